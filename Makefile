@@ -1,0 +1,28 @@
+# Two commands do everything: make demo, make test. Both set up what is missing first.
+SHELL := /bin/bash
+VENV := .venv/bin
+export PYTHON
+
+.PHONY: setup demo test unit lint clean
+
+setup:            ## make .venv with everything, once
+	@bash .ci/setup
+
+demo: setup       ## one region up, a tour in six languages, region down (KEEP=1 leaves it up)
+	@$(VENV)/grix demo $(if $(KEEP),--keep,)
+
+test: setup       ## every test, on a real region where it matters
+	@$(VENV)/python -m pytest
+
+unit: setup       ## tests that need no region: under a minute
+	@$(VENV)/python -m pytest tests/unit tests/properties
+
+lint: setup       ## ruff, layers, types
+	@$(VENV)/ruff check .
+	@$(VENV)/lint-imports
+	@$(VENV)/mypy
+
+clean:            ## take a region of this folder down, remove what was made here
+	@if [ -x $(VENV)/grix ]; then $(VENV)/grix down; fi
+	rm -rf .venv .grix .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

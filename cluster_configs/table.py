@@ -1,0 +1,92 @@
+"""From documents to the table that Routers decide from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from cluster_configs import schema
+from cluster_configs.bundle import Bundle, engine_owner, from_bundle
+from serve_app.core import table as core
+from serve_app.core.names import app_name, release_digest
+
+
+def table_of(user_config: Mapping[str, Any]) -> core.Table:
+    """The table of a Router's user_config: ``region``, ``engines`` (engine digest by agent), ``documents``."""
+    bundle = from_bundle(user_config["documents"])
+    engines: Mapping[str, str] = user_config["engines"]
+    region = schema.Region.model_validate(user_config["region"])
+    routes = bundle.routes.spec
+    return core.Table(
+        region=core.Region(region.name, region.cloud, frozenset(region.residency), region.gpu_hour_usd),
+        agents={name: _agent(bundle, name, engines[name]) for name in engines},
+        rules=tuple(_rule(r) for r in routes.ordered if r.target.agent in engines),
+        templates={
+            code: core.Template(code, t.spec.version, t.digest, t.spec.system, t.spec.register_)
+            for code, t in bundle.templates.items()
+        },
+        languages=core.Languages(
+            token_ratio=dict(routes.languages.token_ratio),
+            min_confidence=routes.languages.min_confidence,
+            equivalent=tuple(frozenset(group) for group in routes.languages.equivalent),
+        ),
+        scoring=core.Scoring(**routes.scoring.model_dump()),
+        tenants=tuple(_tenant(t) for t in bundle.tenants.values()),
+        open_access=bool(user_config.get("openAccess", False)),
+    )
+
+
+def _agent(bundle: Bundle, name: str, engine_digest: str) -> core.Agent:
+    spec = bundle.agents[name].spec
+    owner = engine_owner(bundle.agents, name)
+    engine = owner.spec.engine
+    templates = {code: t.digest for code, t in bundle.templates.items()}
+    named: list[Mapping[str, Any]] = [
+        r.model_dump(mode="json", by_alias=True) for r in bundle.routes.spec.ordered if r.target.agent == name
+    ]
+    return core.Agent(
+        name=name,
+        engine_agent=owner.metadata.name,
+        app=app_name(owner.metadata.name, engine_digest),
+        engine_digest=engine_digest,
+        release=release_digest(engine_digest, templates, named),
+        duty=spec.duty,
+        max_model_len=engine.max_model_len,
+        slots=engine.max_num_seqs,
+        min_replicas=owner.spec.min_replicas,
+        max_queue_ms=spec.max_queue_ms,
+        priority=spec.priority,
+        max_tokens_default=spec.max_tokens_default,
+        timeouts=core.Timeouts(spec.timeouts.queue_s, spec.timeouts.first_byte_s, spec.timeouts.total_s),
+        language_affinity=dict(spec.language_affinity),
+    )
+
+
+def _rule(rule: schema.Rule) -> core.Rule:
+    return core.Rule(
+        name=rule.name,
+        priority=rule.priority,
+        agent=rule.target.agent,
+        languages=None if rule.match.lang is None else frozenset(rule.match.lang),
+        intent=rule.match.intent,
+        tenant=rule.match.tenant,
+        prompt_tokens_above=rule.match.prompt_tokens_above,
+        template=rule.target.lang_template,
+        preferred_cloud=rule.target.preferred_cloud,
+        budget=rule.target.budget,
+    )
+
+
+def _tenant(tenant: schema.Tenant) -> core.Tenant:
+    spec = tenant.spec
+    return core.Tenant(
+        name=tenant.metadata.name,
+        keys=tuple(
+            core.TenantKey(k.id, k.sha256, k.expires.isoformat() if k.expires else None) for k in spec.keys
+        ),
+        residency=frozenset(spec.residency),
+        priority=spec.priority,
+        budget="english" if spec.budget == "english" else "as-is",
+        agents=None if spec.agents is None else frozenset(spec.agents),
+        operator=spec.role == "operator",
+    )

@@ -1,0 +1,27 @@
+"""Builders that Serve's YAML names: each gives one application."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ray.serve import Application
+
+from deployments.language_detector import LanguageDetector
+from deployments.router import Router
+
+
+def build_router(args: dict[str, Any]) -> Application:
+    """App ``grix``: Router (ingress) and LanguageDetector. Takes no args: the bundle is Router's user_config."""
+    if args:
+        raise ValueError(f"app grix takes no args, got: {', '.join(sorted(args))}")
+    return Router.bind(LanguageDetector.bind())
+
+
+def build_agent(args: dict[str, Any]) -> Application:
+    """App ``<agent>--<digest>``: one QwenAgent. ``args`` is what is in the engine digest."""
+    from deployments.qwen import QwenAgent
+
+    allowed = {"agent", "model_path", "engine", "engine_digest"}
+    if set(args) != allowed:
+        raise ValueError(f"an agent app takes exactly {', '.join(sorted(allowed))}; got: {', '.join(sorted(args))}")
+    return QwenAgent.bind(args)

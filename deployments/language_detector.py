@@ -1,0 +1,34 @@
+"""LanguageDetector: a shell around ``core.language.decide`` and the lid.176 model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ray import serve
+from serve_app.core.language import LanguageGuess, decide
+from serve_app.edge.language_id import LanguageId
+
+
+@serve.deployment
+class LanguageDetector:
+    """Guesses the language of a text among the matrix's. Scales apart from Routers: it is CPU-bound."""
+
+    def __init__(self) -> None:
+        self._model = LanguageId()
+        self._languages: list[str] = []
+        self._min_confidence = 0.5
+
+    def reconfigure(self, user_config: dict[str, Any]) -> None:
+        """The matrix's languages and the confidence floor; they change in place."""
+        self._languages = list(user_config["languages"])
+        self._min_confidence = float(user_config["min_confidence"])
+
+    async def detect(self, text: str, session_language: str | None) -> LanguageGuess:
+        """Never raises on any string."""
+        return decide(
+            text,
+            self._model.predict,
+            session_language,
+            languages=self._languages,
+            min_confidence=self._min_confidence,
+        )

@@ -1,0 +1,176 @@
+"""Router: the region's entry. A shell that holds the table, handles and journal, and gives them to the path."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from typing import Any, Final
+
+import ray
+from ray import serve
+from ray.exceptions import RayError
+from ray.serve.exceptions import RayServeException
+from ray.serve.handle import DeploymentHandle
+from starlette.applications import Starlette
+
+from cluster_configs.table import table_of
+from deployments.handles import REFRESH_S, HandleAgents, HandleDetector
+from serve_app import openai_api
+from serve_app.attempts import Attempts
+from serve_app.core.retry import RetryBudget
+from serve_app.core.snapshots import Snapshot, Target
+from serve_app.core.table import Table
+from serve_app.core.tenants import KeyIndex
+from serve_app.edge.clock import RealClock
+from serve_app.edge.journal import RequestJournal
+from serve_app.edge.serve_metrics import ServeMeter, scrape
+from serve_app.edge.session_memory import SessionMemory
+from serve_app.ports import RequestRecord, World
+from serve_app.request_path import RequestPath
+
+log = logging.getLogger("ray.serve")
+
+#: A deep health check answers from the last probe when it is younger than this.
+DEEP_FRESH_S: Final = 1.0
+
+
+def local_snapshot(table: Table, generation: int) -> Snapshot:
+    """The region's own targets, from its table: nothing is claimed about load that nobody reported."""
+    region = table.region
+    targets = tuple(
+        Target(
+            region=region.name,
+            cloud=region.cloud,
+            agent=agent.name,
+            app=agent.app,
+            release=agent.release,
+            max_model_len=agent.max_model_len,
+            slots=agent.slots,
+            residency=region.residency,
+            gpu_hour_usd=region.gpu_hour_usd,
+        )
+        for agent in table.agents.values()
+    )
+    return Snapshot(epoch=0, generation=generation, targets=targets)
+
+
+class CountingJournal(RequestJournal):
+    """The journal, keeping the number of requests inside this Router."""
+
+    def __init__(self, meter: ServeMeter) -> None:
+        super().__init__(meter)
+        self.ended = 0
+
+    def finished(self, record: RequestRecord) -> None:
+        self.ended += 1
+        super().finished(record)
+
+
+@serve.deployment
+@serve.ingress()
+class Router:
+    """Parse, authenticate, route, relay. Its user_config is the region's bundle; it changes in place."""
+
+    def __init__(self, detector: DeploymentHandle) -> None:
+        self._agents = HandleAgents()
+        self._clock = RealClock()
+        self._journal = CountingJournal(ServeMeter())
+        self._detector = HandleDetector(detector)
+        self._generation = 0
+        self._world: World | None = None
+        self._keys = KeyIndex({})
+        self._deep: tuple[float, dict[str, Any]] | None = None
+        self._deep_lock = asyncio.Lock()
+        self._health_key: str | None = None
+        self._refresher: asyncio.Task[None] | None = None
+
+    async def reconfigure(self, user_config: dict[str, Any]) -> None:
+        """Takes a new bundle whole, or refuses it and keeps the old one."""
+        table = table_of(user_config)
+        self._generation += 1
+        self._keys = KeyIndex.of(table.tenants)
+        self._world = World(table, local_snapshot(table, self._generation))
+        log.setLevel(user_config.get("logLevel", "INFO"))
+        if table.open_access:
+            log.warning("API keys are OFF for region %s: anybody who reaches it may use it", table.region.name)
+        if self._refresher is None:
+            self._refresher = asyncio.create_task(self._refresh())
+        log.info("bundle %d of region %s: %d agents, %d rules", self._generation, table.region.name,
+                 len(table.agents), len(table.rules))
+
+    def _now(self) -> World:
+        assert self._world is not None
+        return self._world
+
+    async def _refresh(self) -> None:
+        """Keeps handles in step with the table, off the request path."""
+        while True:
+            await self._agents.keep({a.app for a in self._now().table.agents.values()})
+            await asyncio.sleep(REFRESH_S)
+
+    def __serve_build_asgi_app__(self) -> Starlette:
+        path = RequestPath(
+            world=self._now,
+            keys=lambda: self._keys,
+            detector=self._detector,
+            attempts=Attempts(self._agents, self._clock, RetryBudget(), random.random),
+            sessions=SessionMemory(),
+            clock=self._clock,
+            journal=self._journal,
+        )
+        return openai_api.build(
+            openai_api.Surface(
+                path=path,
+                deep_health=self.deep_health,
+                metrics=self._metrics,
+                find_record=self._find,
+                created_unix_s=int(time.time()),
+            )
+        )
+
+    async def deep_health(self) -> dict[str, Any]:
+        """Whether each engine makes tokens: from the last probe if young enough, asked once for all who wait."""
+        async with self._deep_lock:
+            now_s = self._clock.now_s()
+            if self._deep is not None and now_s - self._deep[0] <= DEEP_FRESH_S:
+                return self._deep[1]
+            table = self._now().table
+            # An agent at zero is not woken by a health check.
+            apps = {a.app: a.min_replicas for a in table.agents.values()}
+            awake = sorted(app for app, replicas in apps.items() if replicas > 0)
+            alive = await asyncio.gather(*(self._agents.probe(app) for app in awake))
+            engines = dict(zip(awake, alive, strict=True))
+            report = {"local": all(alive), "viaPeers": False, "region": table.region.name, "engines": engines}
+            self._deep = (self._clock.now_s(), report)
+            return report
+
+    async def _metrics(self) -> bytes:
+        """The exports of this node's metrics agent."""
+        nodes = await asyncio.to_thread(ray.nodes)
+        here = ray.get_runtime_context().get_node_id()
+        urls = [
+            f"http://{n['NodeManagerAddress']}:{n['MetricsExportPort']}/metrics"
+            for n in nodes
+            if n["Alive"] and n["NodeID"] == here
+        ]
+        return await scrape(urls, {})
+
+    def find_here(self, request_id: str) -> dict[str, Any] | None:
+        """The record of a request this Router ended."""
+        return self._journal.find(request_id)
+
+    async def _find(self, request_id: str) -> dict[str, Any] | None:
+        """The record of a request any Router of the region ended."""
+        found = self.find_here(request_id)
+        if found is not None:
+            return found
+        try:
+            routers = serve.get_deployment_handle("Router", serve.get_replica_context().app_name)
+            async with asyncio.timeout(2.0):
+                answers = await routers.broadcast("find_here", request_id).results_async()
+        except (TimeoutError, RayError, RayServeException) as error:
+            log.warning("asking the other Routers failed: %s", type(error).__name__)
+            return None
+        return next((a for a in answers if a is not None), None)

@@ -1,0 +1,415 @@
+"""The one place that knows vLLM: starts an engine, feeds vLLM's own OpenAI layer, and turns its answers into frames.
+
+Everything used of vLLM is pinned by ``tests/contract/test_vllm_contract.py``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+import types
+from argparse import Namespace
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from starlette.datastructures import State
+from starlette.requests import Request
+from vllm import SamplingParams
+from vllm.engine.arg_utils import AsyncEngineArgs
+from vllm.entrypoints.launchers.api_server.app_state import init_app_state
+from vllm.entrypoints.launchers.cli_args import FrontendArgs
+from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
+from vllm.entrypoints.openai.completion.protocol import CompletionRequest
+from vllm.entrypoints.serve.engine.protocol import ErrorResponse
+from vllm.exceptions import VLLMClientError, VLLMValidationError
+from vllm.usage.usage_lib import UsageContext
+from vllm.v1.engine.async_llm import AsyncLLM
+from vllm.v1.engine.exceptions import EngineDeadError
+from vllm.v1.metrics.loggers import StatLoggerBase
+
+from serve_app.core.prompting import inert_messages
+from serve_app.outcomes import Reason
+from serve_app.ports import AgentCall, Body, Failure, Frame, Head, Tail, Usage
+
+#: Engine priority of the replica's own probe: before everything.
+PROBE_PRIORITY: Final = -(10**6)
+_STREAM_ERROR: Final = 'data: {"error"'
+_DONE: Final = "data: [DONE]"
+
+
+class ContextTooLong(VLLMClientError):
+    """The prompt leaves no room for one token."""
+
+
+@dataclass(slots=True)
+class Watch:
+    """What is seen of one call inside the engine. Times are monotonic seconds; ``None``: not yet."""
+
+    call: AgentCall
+    entered_s: float
+    first: asyncio.Event = field(default_factory=asyncio.Event)
+    engine_id: str | None = None
+    max_tokens: int | None = None
+    prompt_tokens: int | None = None
+    completion_tokens: int = 0
+    scheduled_s: float | None = None
+    first_token_s: float | None = None
+    finish_reason: str | None = None
+
+    def timed(self, metrics: Any) -> None:
+        """Takes schedule and first-token time from vLLM's request statistics (zero there means not yet)."""
+        if metrics is None:
+            return
+        if self.scheduled_s is None and metrics.scheduled_ts > 0:
+            self.scheduled_s = metrics.scheduled_ts
+        if self.first_token_s is None and metrics.first_token_ts > 0:
+            self.first_token_s = metrics.first_token_ts
+            self.first.set()
+
+    def saw(self, output: Any, *, deltas: bool) -> None:
+        """Takes counts from one engine output."""
+        self.timed(output.metrics)
+        if output.prompt_token_ids is not None:
+            self.prompt_tokens = len(output.prompt_token_ids)
+        count = sum(len(o.token_ids) for o in output.outputs)
+        self.completion_tokens = self.completion_tokens + count if deltas else count
+        for one in output.outputs:
+            self.finish_reason = one.finish_reason or self.finish_reason
+        if not self.first.is_set():
+            self.first_token_s = time.monotonic()
+            self.first.set()
+
+
+_WATCH: ContextVar[Watch | None] = ContextVar("grix_watch", default=None)
+
+
+class WatchedLLM(AsyncLLM):  # type: ignore[misc]
+    """AsyncLLM that enforces a call's token budget and notes what happens to it."""
+
+    pending: dict[str, Watch]
+    last_token_s: float
+    longest_prefill_s: float
+
+    def generate(  # type: ignore[no-untyped-def]
+        self, prompt, sampling_params: SamplingParams, request_id: str, **kwargs: Any
+    ) -> AsyncGenerator[Any, None]:
+        watch = _WATCH.get()
+        inner = super().generate(prompt, sampling_params, request_id, **kwargs)
+        if watch is None:
+            return inner
+        if sampling_params.max_tokens is not None and sampling_params.max_tokens < 1:
+            raise ContextTooLong("no room")
+        watch.engine_id = request_id
+        watch.max_tokens = sampling_params.max_tokens
+        return self._watched(inner, watch)
+
+    async def _watched(self, inner: AsyncGenerator[Any, None], watch: Watch) -> AsyncGenerator[Any, None]:
+        assert watch.engine_id is not None
+        self.pending[watch.engine_id] = watch
+        try:
+            async for output in inner:
+                watch.saw(output, deltas=watch.call.stream)
+                yield output
+        finally:
+            self.pending.pop(watch.engine_id, None)
+            await inner.aclose()
+
+    def note_iteration(self, new_tokens: int) -> None:
+        """After each engine step: proof of life, and first tokens of calls that are not streamed."""
+        if new_tokens:
+            self.last_token_s = time.monotonic()
+        states = self.output_processor
+        for engine_id, watch in list(self.pending.items()):
+            if watch.first.is_set():
+                continue
+            for internal_id in states.external_req_ids.get(engine_id, ()):
+                state = states.request_states.get(internal_id)
+                if state is not None:
+                    watch.timed(state.stats)
+            if watch.first_token_s is not None and watch.scheduled_s is not None:
+                self.longest_prefill_s = max(self.longest_prefill_s, watch.first_token_s - watch.scheduled_s)
+
+
+@dataclass(frozen=True, slots=True)
+class EngineLoad:
+    """Load as the scheduler last told it; ``None`` before the first step."""
+
+    waiting: int | None = None
+    running: int | None = None
+    kv_cache_used_ratio: float | None = None
+
+
+class Vllm:
+    """One engine with vLLM's OpenAI layer in front of it."""
+
+    def __init__(self, llm: WatchedLLM, state: State, agent: str) -> None:
+        self.llm = llm
+        self._state = state
+        self._agent = agent
+        self._special = sorted(set(_special_tokens(state)), key=len, reverse=True)
+        self.load = EngineLoad()
+
+    @classmethod
+    async def start(cls, agent: str, model_path: str, engine: dict[str, Any], resources: dict[str, Any]) -> Vllm:
+        """Starts the engine and waits until it can answer.
+
+        ``engine`` holds what is in the engine digest (``max_model_len``, ``dtype``, ``quantization``), ``resources``
+        what is not (``max_num_seqs``, ``kv_cache_memory_bytes``, ...); names are vLLM's.
+        """
+        args = AsyncEngineArgs(
+            model=model_path,
+            served_model_name=[agent],
+            scheduling_policy="priority",
+            enable_log_requests=False,
+            seed=0,
+            **engine,
+            **resources,
+        )
+        holder: list[Vllm] = []
+
+        class Steps(StatLoggerBase):  # type: ignore[misc]
+            def __init__(self, vllm_config: Any, engine_index: int = 0) -> None: ...
+
+            def log_engine_initialized(self) -> None: ...
+
+            def record(self, scheduler_stats: Any, iteration_stats: Any, *_: Any, **__: Any) -> None:
+                if holder:
+                    holder[0].note(scheduler_stats, iteration_stats)
+
+        llm = WatchedLLM.from_engine_args(
+            args, usage_context=UsageContext.OPENAI_API_SERVER, stat_loggers=[Steps]
+        )
+        llm.pending, llm.last_token_s, llm.longest_prefill_s = {}, time.monotonic(), 0.0
+        frontend = Namespace(**(vars(FrontendArgs()) | vars(args)))
+        frontend.enable_auto_tool_choice, frontend.tool_call_parser = True, "hermes"
+        # Arguments follow the tool's schema whether or not the caller says strict.
+        frontend.tool_strict_level = "parameter"
+        state = State()
+        state.server = types.SimpleNamespace()
+        await init_app_state(llm, state, frontend, await llm.get_supported_tasks())
+        self = cls(llm, state, agent)
+        state.openai_serving_models.model_name = self._model_name
+        holder.append(self)
+        return self
+
+    def _model_name(self, _lora: Any = None) -> str:
+        """The agent that was asked for: an alias answers under its own name."""
+        watch = _WATCH.get()
+        return watch.call.model if watch is not None else self._agent
+
+    def note(self, scheduler: Any, iteration: Any) -> None:
+        """Statistics of one engine step."""
+        if scheduler is not None:
+            self.load = EngineLoad(
+                scheduler.num_waiting_reqs, scheduler.num_running_reqs, scheduler.kv_cache_usage
+            )
+        self.llm.note_iteration(iteration.num_generation_tokens if iteration is not None else 0)
+
+    @property
+    def max_model_len(self) -> int:
+        return int(self.llm.model_config.max_model_len)
+
+    @property
+    def unfinished(self) -> int:
+        """Requests in the engine, waiting and running."""
+        return int(self.llm.get_num_unfinished_requests())
+
+    @property
+    def dead(self) -> bool:
+        return bool(self.llm.errored)
+
+    def shutdown(self) -> None:
+        self.llm.shutdown()
+
+    async def probe(self, limit_s: float) -> bool:
+        """Asks the engine for one token, before everything else; whether it came in time."""
+        params = SamplingParams(max_tokens=1, temperature=0.0, detokenize=False)
+        prompt = {"prompt_token_ids": [1]}
+        stream = AsyncLLM.generate(
+            self.llm, prompt, params, f"probe-{time.monotonic_ns()}", priority=PROBE_PRIORITY
+        )
+        try:
+            async with asyncio.timeout(limit_s):
+                async for _ in stream:
+                    pass
+        except (TimeoutError, EngineDeadError):
+            return False
+        return True
+
+    async def call(self, call: AgentCall) -> AsyncIterator[Frame]:
+        """The frames of a call after ``Accepted``. Closing this generator aborts the work in the engine."""
+        began_s, began_unix_s = time.monotonic(), time.time()
+        # Time already spent in handles; clocks of two machines may disagree, so never negative.
+        entered_s = began_s - max(0.0, began_unix_s - call.enqueued_unix_s)
+        watch = Watch(call, entered_s)
+        _WATCH.set(watch)
+        try:
+            answer = self._streamed(call, watch) if call.stream else self._whole(call, watch)
+            async for frame in answer:
+                yield frame
+        except (VLLMClientError, ValueError, TypeError) as error:
+            failure = await self._client_error(error, call)
+            yield Head(failure=failure)
+            yield self._tail(watch, failure)
+        except EngineDeadError:
+            failure = Failure("upstream_failed", "The engine of this replica has died.")
+            yield Head(failure=failure)
+            yield self._tail(watch, failure)
+
+    async def _begin(self, call: AgentCall) -> Any:
+        """What vLLM's OpenAI layer returns: a stream of events, a response, or an error."""
+        body = {**call.body, "model": self._agent, "stream": call.stream}
+        limit = min(call.max_tokens, self.max_model_len)
+        headers = {"x-request-id": call.request_id, "x-vllm-priority": str(-call.priority)}
+        if call.kind == "chat":
+            body["messages"] = inert_messages(body["messages"], self._special)
+            chat = ChatCompletionRequest.model_validate({**body, "max_completion_tokens": limit})
+            return await self._state.openai_serving_chat.create_chat_completion(chat, _request(headers))
+        text = CompletionRequest.model_validate({**body, "max_tokens": limit})
+        return await self._state.openai_serving_completion.create_completion(text, _request(headers))
+
+    async def _streamed(self, call: AgentCall, watch: Watch) -> AsyncIterator[Frame]:
+        events = await self._begin(call)
+        if isinstance(events, ErrorResponse):
+            async for frame in self._refused(events, watch):
+                yield frame
+            return
+        started = False
+        try:
+            async for event in events:
+                if event.startswith(_STREAM_ERROR):
+                    failure = _stream_failure(event)
+                    if not started:
+                        yield Head(failure=failure)
+                    yield self._tail(watch, failure)
+                    return
+                if not started:
+                    started = True
+                    yield Head(max_tokens=watch.max_tokens)
+                yield Body(event.encode())
+            yield self._tail(watch, None)
+        finally:
+            await events.aclose()
+
+    async def _whole(self, call: AgentCall, watch: Watch) -> AsyncIterator[Frame]:
+        answer = asyncio.ensure_future(self._begin(call))
+        first = asyncio.ensure_future(watch.first.wait())
+        try:
+            await asyncio.wait({answer, first}, return_when=asyncio.FIRST_COMPLETED)
+            if not answer.done():
+                yield Head(max_tokens=watch.max_tokens)
+                response = await answer
+                if isinstance(response, ErrorResponse):
+                    yield self._tail(watch, _failure(response))
+                    return
+            else:
+                response = answer.result()
+                if isinstance(response, ErrorResponse):
+                    async for frame in self._refused(response, watch):
+                        yield frame
+                    return
+                yield Head(max_tokens=watch.max_tokens)
+            if not response.choices:
+                yield self._tail(watch, Failure("upstream_invalid", "The engine answered without choices."))
+                return
+            yield Body(response.model_dump_json(exclude_unset=False).encode())
+            yield self._tail(watch, None)
+        finally:
+            first.cancel()
+            answer.cancel()
+
+    async def _refused(self, response: ErrorResponse, watch: Watch) -> AsyncIterator[Frame]:
+        failure = _failure(response)
+        yield Head(failure=failure)
+        yield self._tail(watch, failure)
+
+    def _tail(self, watch: Watch, failure: Failure | None) -> Tail:
+        usage = None
+        if watch.prompt_tokens is not None:
+            usage = Usage(watch.prompt_tokens, watch.completion_tokens)
+        return Tail(
+            outcome="success" if failure is None else "failed",
+            finish_reason=watch.finish_reason,
+            usage=usage,
+            queue_wait_ms=_since_ms(watch.entered_s, watch.scheduled_s),
+            first_token_ms=_since_ms(watch.entered_s, watch.first_token_s),
+            failure=failure,
+        )
+
+    async def _client_error(self, error: Exception, call: AgentCall) -> Failure:
+        too_long = isinstance(error, ContextTooLong) or (
+            isinstance(error, VLLMValidationError) and error.parameter in ("input_tokens", "input_text")
+        )
+        if not too_long:
+            return Failure("bad_request", _plain(error), getattr(error, "parameter", None))
+        count = await asyncio.to_thread(self._count, call)
+        return Failure(
+            "context_length",
+            f"This model's maximum context length is {self.max_model_len} tokens, but the messages have {count} "
+            f"tokens with the prompt template, which leaves {max(0, self.max_model_len - count)} for the answer; "
+            f"at least 1 is needed. Shorten the messages by {max(1, count + 1 - self.max_model_len)} tokens.",
+            "messages" if call.kind == "chat" else "prompt",
+        )
+
+    def _count(self, call: AgentCall) -> int:
+        """Exact tokens of a call's prompt; slow for long prompts, so only for the error message, in a thread."""
+        tokenizer = self._state.openai_serving_chat.renderer.tokenizer
+        if call.kind == "completion":
+            prompt = call.body["prompt"]
+            return len(prompt if isinstance(prompt, list) else tokenizer.encode(prompt))
+        messages = inert_messages(call.body["messages"], self._special)
+        ids = tokenizer.apply_chat_template(
+            messages, tools=call.body.get("tools"), add_generation_prompt=True, tokenize=True, return_dict=False
+        )
+        return len(ids)
+
+
+def _special_tokens(state: State) -> list[str]:
+    tokenizer = state.openai_serving_chat.renderer.tokenizer
+    return [str(t) for t in tokenizer.all_special_tokens]
+
+
+def _request(headers: dict[str, str]) -> Request:
+    """The least of an HTTP request that vLLM's OpenAI layer reads: headers and state."""
+    raw = [(k.encode(), v.encode("latin-1", "replace")) for k, v in headers.items()]
+    return Request({"type": "http", "method": "POST", "path": "/", "headers": raw, "query_string": b""})
+
+
+def _since_ms(start_s: float, end_s: float | None) -> float | None:
+    return None if end_s is None else round(max(0.0, end_s - start_s) * 1000, 2)
+
+
+def _plain(error: Exception) -> str:
+    """A validation error as one line for a client: no trace, no class names, bounded."""
+    errors = getattr(error, "errors", None)
+    if callable(errors):
+        # Parts with brackets are names of validators, not of fields.
+        parts = [f"{'.'.join(str(p) for p in e['loc'] if '[' not in str(p))}: {e['msg']}" for e in errors()[:3]]
+        return "; ".join(parts)[:500]
+    return str(error)[:500]
+
+
+#: vLLM's status to our reason. 4xx is the caller's, the rest is ours.
+_REASON: Final[dict[int, Reason]] = {503: "overloaded", 501: "bad_request"}
+
+
+def _reason(code: int) -> Reason:
+    return _REASON.get(code, "bad_request" if 400 <= code < 500 else "upstream_failed")
+
+
+def _failure(response: ErrorResponse) -> Failure:
+    error = response.error
+    return Failure(_reason(int(error.code)), error.message[:500], error.param)
+
+
+def _stream_failure(event: str) -> Failure:
+    """An error that vLLM put into a stream."""
+    try:
+        error = json.loads(event[len("data: ") :])["error"]
+        return Failure(_reason(int(error.get("code", 500))), str(error["message"])[:500], error.get("param"))
+    except (ValueError, KeyError, TypeError):
+        return Failure("upstream_failed", "The engine broke off.")
+

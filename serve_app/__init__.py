@@ -1,0 +1,1 @@
+"""Grix: the request path (pure core, thin edges) and the command line."""

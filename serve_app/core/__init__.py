@@ -1,0 +1,1 @@
+"""Pure decisions: standard library only, no loop, clock, randomness or logging."""

@@ -1,0 +1,96 @@
+"""How many tokens an answer may have: languages need different numbers of tokens to say the same."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+#: ISO 15924 script of the languages a ratio may be asked for; a language without a ratio uses the largest of its script.
+SCRIPT_OF: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("zh", "yue"), "Hans"),
+    "zh-Hant": "Hant",
+    "ja": "Jpan",
+    "ko": "Kore",
+    **dict.fromkeys(("ar", "fa", "ur"), "Arab"),
+    "th": "Thai",
+    **dict.fromkeys(("ru", "uk", "bg", "sr"), "Cyrl"),
+    **dict.fromkeys(("hi", "mr", "ne"), "Deva"),
+    **dict.fromkeys(
+        ("en", "id", "ms", "vi", "es", "fr", "de", "it", "pt", "nl", "pl", "tr", "tl", "jv", "sv", "no", "da"), "Latn"
+    ),
+}
+#: Scripts that share characters, so that one of them stands in for another.
+_KIN: Final[Mapping[str, str]] = {"Hans": "Han", "Hant": "Han", "Hani": "Han"}
+
+#: ChatML around messages: the first user turn with the generation prompt, and each further message.
+FIRST_TURN_TOKENS: Final = 8
+FURTHER_TURN_TOKENS: Final = 5
+#: Qwen's tokenizer makes at most one token of three UTF-8 bytes on average in all but a few scripts.
+BYTES_PER_TOKEN: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class TokenBudget:
+    """Tokens an answer may have, what was asked for (``None``: the agent's default), and why."""
+
+    max_tokens: int
+    requested: int | None
+    ratio: float
+    reason: str
+
+
+def token_ratio(language: str, script: str, ratios: Mapping[str, float]) -> float:
+    """Tokens against English. A language without a ratio uses the largest of its script, then of all; never under 1."""
+    if language in ratios:
+        return max(1.0, ratios[language])
+    wanted = SCRIPT_OF.get(language, script)
+    wanted = _KIN.get(wanted, wanted)
+    same = [r for code, r in ratios.items() if _KIN.get(SCRIPT_OF.get(code, ""), SCRIPT_OF.get(code)) == wanted]
+    return max([1.0, *(same or ratios.values())])
+
+
+def decide(
+    requested: int | None,
+    default: int,
+    language: str,
+    script: str,
+    ratios: Mapping[str, float],
+    *,
+    english: bool,
+    context_left: int,
+) -> TokenBudget:
+    """A caller's number is a hard cap unless ``english``; then, and for the default, it grows by the ratio.
+
+    Never above ``context_left`` and never below 1 (``context_left`` under 1 is the caller's error to report first).
+    """
+    ratio = token_ratio(language, script, ratios)
+    base = default if requested is None else requested
+    if requested is not None and not english:
+        wanted, reason = requested, "the caller's cap"
+    else:
+        wanted = math.ceil(base * ratio - 1e-9)
+        source = "the agent's default" if requested is None else "the caller's English budget"
+        reason = f"{source} {base} x {ratio:g} for {language}"
+    if wanted > context_left:
+        return TokenBudget(max(1, context_left), requested, ratio, f"{reason}, cut to what the context leaves")
+    return TokenBudget(max(1, wanted), requested, ratio, reason)
+
+
+def text_bytes(content: Any) -> int:
+    """UTF-8 bytes of a message's content: a string, a list of text parts, or nothing."""
+    if isinstance(content, str):
+        return len(content.encode("utf-8", "replace"))
+    if isinstance(content, Sequence):
+        return sum(text_bytes(p.get("text")) for p in content if isinstance(p, Mapping))
+    return 0
+
+
+def estimate_prompt_tokens(messages: Sequence[Mapping[str, Any]]) -> int:
+    """About how many tokens a chat prompt has, template included: for rules and explanations, not for limits."""
+    if not messages:
+        return 0
+    size = sum(text_bytes(m.get("content")) for m in messages)
+    overhead = FIRST_TURN_TOKENS + FURTHER_TURN_TOKENS * (len(messages) - 1)
+    return math.ceil(size / BYTES_PER_TOKEN) + overhead

@@ -1,0 +1,56 @@
+"""When a failed attempt may be made again, and a budget that keeps retries a small share of traffic."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from serve_app.outcomes import Reason
+
+MAX_ATTEMPTS: Final = 3
+#: Back-off before attempt 2 and 3 when the same target is tried again.
+SAME_TARGET_BACKOFF_S: Final = (0.5, 1.5)
+#: Worth another target.
+ELSEWHERE: Final[frozenset[Reason]] = frozenset(
+    {"upstream_failed", "upstream_invalid", "no_target", "queue_timeout", "first_byte_timeout", "overloaded"}
+)
+#: Worth the same target again: back-pressure and timeouts are not, they would only make its queue longer.
+SAME_TARGET: Final[frozenset[Reason]] = frozenset({"upstream_failed", "upstream_invalid", "no_target"})
+
+
+@dataclass(slots=True)
+class RetryBudget:
+    """Each request earns ``ratio`` of a retry, each retry costs one; ``burst`` is the most that can be saved."""
+
+    ratio: float = 0.2
+    burst: float = 10.0
+    saved: float = 10.0
+
+    def earn(self) -> None:
+        self.saved = min(self.burst, self.saved + self.ratio)
+
+    def spend(self) -> bool:
+        """Take one retry if there is one."""
+        if self.saved < 1.0:
+            return False
+        self.saved -= 1.0
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    """The next attempt: index into the choice's order, and how long to wait first."""
+
+    index: int
+    backoff_s: float
+
+
+def next_attempt(reason: Reason, attempts: int, index: int, targets: int) -> Again | None:
+    """What to try after attempt number ``attempts`` (from 1) at ``index`` of ``targets`` failed; ``None``: give up."""
+    if attempts >= MAX_ATTEMPTS:
+        return None
+    if index + 1 < targets:
+        return Again(index + 1, 0.0) if reason in ELSEWHERE else None
+    if reason in SAME_TARGET:
+        return Again(index, SAME_TARGET_BACKOFF_S[attempts - 1])
+    return None

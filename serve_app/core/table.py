@@ -1,0 +1,131 @@
+"""What a Router knows about agents, rules, templates, languages and tenants: immutable, replaced whole."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+Budget = Literal["as-is", "english"]
+
+
+@dataclass(frozen=True, slots=True)
+class Timeouts:
+    """Limits of one request in seconds: waiting for a slot, first byte, and everything."""
+
+    queue_s: float = 10.0
+    first_byte_s: float = 30.0
+    total_s: float = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Agent:
+    """One agent as a Router sees it. ``engine_agent`` is itself, or the agent whose engine it borrows."""
+
+    name: str
+    engine_agent: str
+    app: str
+    engine_digest: str
+    release: str
+    duty: str
+    max_model_len: int
+    slots: int
+    min_replicas: int
+    max_queue_ms: float
+    priority: int
+    max_tokens_default: int
+    timeouts: Timeouts
+    vram_required_bytes: int | None = None
+    language_affinity: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One routing rule; ``None`` in a match field matches everything."""
+
+    name: str
+    priority: int
+    agent: str
+    languages: frozenset[str] | None = None
+    intent: str | None = None
+    tenant: str | None = None
+    prompt_tokens_above: int | None = None
+    template: str | None = None
+    preferred_cloud: str | None = None
+    budget: Budget = "as-is"
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """A prompt template: system text for one language, with its version and digest."""
+
+    language: str
+    version: str
+    digest: str
+    system: str
+    register: str = "plain"
+
+
+@dataclass(frozen=True, slots=True)
+class Languages:
+    """The matrix's languages: tokens against English, the confidence floor, and codes that mean the same."""
+
+    token_ratio: Mapping[str, float]
+    min_confidence: float
+    equivalent: tuple[frozenset[str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Scoring:
+    """Weights of the scorers; they sum to 1."""
+
+    network: float = 0.25
+    queue: float = 0.45
+    headroom: float = 0.2
+    cost: float = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class TenantKey:
+    """An API key at rest: its id, its SHA-256 and the last day it is valid (ISO date), if any."""
+
+    id: str
+    sha256: str
+    expires: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Tenant:
+    """Who may call, where its data may be, and which agents it may use (``None``: all)."""
+
+    name: str
+    keys: tuple[TenantKey, ...]
+    residency: frozenset[str]
+    priority: int = 100
+    budget: Budget = "as-is"
+    agents: frozenset[str] | None = None
+    operator: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """This region's facts, as far as choosing needs them."""
+
+    name: str
+    cloud: str
+    residency: frozenset[str] = frozenset()
+    gpu_hour_usd: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Everything a Router decides from, apart from live load. Rules are in matching order."""
+
+    region: Region
+    agents: Mapping[str, Agent]
+    rules: tuple[Rule, ...]
+    templates: Mapping[str, Template]
+    languages: Languages
+    scoring: Scoring
+    tenants: tuple[Tenant, ...]
+    open_access: bool = False

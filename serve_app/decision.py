@@ -1,0 +1,70 @@
+"""What was decided about a request, as values and as plain data for logs and ``explain``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from cluster_configs.quantities import parse_duration_s
+from serve_app.core import budget, pick, rules
+from serve_app.core.language import LanguageGuess
+from serve_app.core.table import Tenant, Timeouts
+from serve_app.openai_request import bad
+from serve_app.ports import RequestRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """Everything decided about a request before anything is run. ``language`` is the one it is routed by."""
+
+    guess: LanguageGuess
+    language: str
+    facts: rules.Facts
+    route: rules.Route
+    choice: pick.Choice
+    budget: budget.TokenBudget
+
+
+def session_key(tenant: Tenant, session_id: str) -> str:
+    """A session belongs to its tenant: the same id from two tenants is two sessions."""
+    return f"{tenant.name}/{session_id}"
+
+
+def shorten(limits: Timeouts, headers: Mapping[str, str]) -> Timeouts:
+    """The policy's limits, shortened (never lengthened) by ``x-grix-{queue,first-byte,total}-timeout``."""
+    for field in ("queue", "first_byte", "total"):
+        name = f"x-grix-{field.replace('_', '-')}-timeout"
+        if name in headers:
+            try:
+                wanted_s = parse_duration_s(headers[name])
+            except ValueError as error:
+                raise bad(name, str(error)) from None
+            limits = replace(limits, **{f"{field}_s": min(getattr(limits, f"{field}_s"), wanted_s)})
+    return limits
+
+
+def describe(decision: Decision, record: RequestRecord) -> None:
+    """Writes a decision into a record as plain data."""
+    guess, route = decision.guess, decision.route
+    record.language, record.script, record.confidence = decision.language, guess.script, guess.confidence
+    record.language_source = guess.source if guess.language == decision.language else "session"
+    record.rule, record.rule_reason, record.agent = route.rule, route.reason, route.agent.name
+    record.template = f"{route.template.language} v{route.template.version}" if route.template else None
+    record.budget = asdict(decision.budget)
+    record.prompt_tokens_estimate = decision.facts.prompt_tokens
+    record.candidates = [candidate_row(c) for c in decision.choice.candidates]
+    record.reason = decision.choice.reason
+
+
+def candidate_row(candidate: pick.Candidate) -> dict[str, Any]:
+    """A candidate as ``explain`` shows it: target, tier, score and its parts, or why it was dropped."""
+    score = None if candidate.score is None else round(candidate.score, 3)
+    return {
+        "target": candidate.target.id,
+        "health": candidate.target.health,
+        "tier": candidate.tier,
+        "score": score,
+        "scores": {k: round(v, 3) for k, v in candidate.scores.items()},
+        "dropped": candidate.dropped,
+    }

@@ -1,0 +1,1 @@
+"""Input and output: each module wraps one outside thing."""

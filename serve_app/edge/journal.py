@@ -1,0 +1,75 @@
+"""Records finished requests: metrics by the table, one structured log line, and the last 10,000 for ``explain``."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any, Final, Protocol
+
+from serve_app.ports import RequestRecord
+
+KEPT: Final = 10_000
+log = logging.getLogger("ray.serve")
+
+#: Left out of the log line: bulky, and in the record for ``explain``.
+_NOT_LOGGED: Final = ("candidates",)
+
+
+class Meter(Protocol):
+    """Where numbers go; ``serve_app.edge.serve_metrics`` is the real one."""
+
+    def add(self, name: str, labels: Mapping[str, str], value: float) -> None: ...
+
+    def observe(self, name: str, labels: Mapping[str, str], value: float) -> None: ...
+
+
+class RequestJournal:
+    """The Router's journal. ``languages`` and ``agents`` bound label values."""
+
+    def __init__(self, meter: Meter, kept: int = KEPT) -> None:
+        self._meter = meter
+        self._kept = kept
+        self._last: OrderedDict[str, dict[str, Any]] = OrderedDict()
+
+    def find(self, request_id: str) -> dict[str, Any] | None:
+        """The record of one of the last requests, or ``None``."""
+        return self._last.get(request_id)
+
+    def finished(self, record: RequestRecord) -> None:
+        """Records a request that has ended. Never raises on odd text."""
+        plain = asdict(record)
+        self._last[record.request_id] = plain
+        self._last.move_to_end(record.request_id)
+        while len(self._last) > self._kept:
+            self._last.popitem(last=False)
+        self._measure(record)
+        line = {k: v for k, v in plain.items() if v is not None and k not in _NOT_LOGGED}
+        line["candidates"] = len(record.candidates)
+        log.info("request %s", json.dumps(line, ensure_ascii=True, default=str))
+
+    def _measure(self, record: RequestRecord) -> None:
+        region, agent = record.region or "none", record.agent or "none"
+        language = record.language or "none"
+        where = {"region": region, "agent": agent}
+        spoken = {**where, "language": language}
+        ended = {**spoken, "outcome": record.outcome or "none", "status": str(record.status or 0)}
+        self._meter.add("grix_requests_total", ended, 1)
+        if record.error is not None:
+            self._meter.add("grix_errors_total", {"region": region, "reason": record.error}, 1)
+        if len(record.attempts) > 1:
+            self._meter.add("grix_retries_total", where, len(record.attempts) - 1)
+        for name in ("queue_wait_ms", "wait_ms", "first_token_ms", "total_ms"):
+            value = getattr(record, name)
+            if value is not None:
+                self._meter.observe(f"grix_{name}", where, value)
+        paid = {**where, "tenant": record.tenant or "none"}
+        if record.prompt_tokens is not None:
+            self._meter.add("grix_prompt_tokens_total", paid, record.prompt_tokens)
+        if record.completion_tokens:
+            self._meter.add("grix_completion_tokens_total", paid, record.completion_tokens)
+            self._meter.observe("grix_completion_tokens", spoken, record.completion_tokens)
+        if record.finish_reason == "length":
+            self._meter.add("grix_truncated_total", spoken, 1)

@@ -1,0 +1,197 @@
+"""A region's Serve config, from documents: what ``grix render`` prints and ``grix up`` deploys."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+from cluster_configs import schema
+from cluster_configs.bundle import Config, bundle, engine_owner
+from serve_app.core.names import app_name, digest_of
+from serve_app.edge.model_files import as_model_path, hub_revision, model_digest
+
+#: Environment variable that carries engine options which are not in the engine digest.
+RESOURCES_VARIABLE: Final = "GRIX_ENGINE_RESOURCES"
+#: Router and gateway do their own admission; Serve's default of 5 would be a hidden one.
+INGRESS_ONGOING: Final = 10_000
+#: A slice of a core for the thin deployments, so that a two-core machine can hold them all.
+THIN_CPUS: Final = 0.1
+UP_DELAY_S: Final = 0
+DOWN_DELAY_S: Final = 1800
+
+
+def agents_of(config: Config, region: schema.Region) -> dict[str, schema.AgentPolicy]:
+    """The agents this region carries: selected by labels, aliases only where their engine runs."""
+    facts = {"cloud": region.cloud, "region": region.name, "location": region.location, "role": region.role}
+    mine = {n: a for n, a in config.agents.items() if a.spec.selects(**facts)}
+    return {n: a for n, a in mine.items() if engine_owner(config.agents, n).metadata.name in mine}
+
+
+def engine_args(name: str, spec: schema.AgentSpec, model_path: str) -> dict[str, Any]:
+    """What is in the engine digest, and nothing else: weights, tokenizer, template, options that change answers."""
+    engine: dict[str, Any] = {"max_model_len": spec.engine.max_model_len, "dtype": spec.engine.dtype}
+    if spec.engine.quantization != "none":
+        engine["quantization"] = spec.engine.quantization
+    revision = hub_revision(model_path)
+    if revision is not None:
+        engine |= {"revision": revision, "tokenizer_revision": revision}
+    facts = {"agent": name, "model_path": model_path, "engine": engine}
+    # The path is where the weights lie, the digest is what they are: moving them does not change the engine.
+    digest = digest_of({"weights": model_digest(model_path), "engine": engine})
+    return {**facts, "engine_digest": digest}
+
+
+def engine_resources(spec: schema.AgentSpec) -> dict[str, Any]:
+    """Engine options that change speed and memory, not answers; names are vLLM's."""
+    engine = spec.engine
+    resources: dict[str, Any] = {
+        "max_num_seqs": engine.max_num_seqs,
+        "tensor_parallel_size": engine.tensor_parallel_size,
+        "enforce_eager": engine.enforce_eager,
+        "enable_prefix_caching": engine.enable_prefix_caching,
+    }
+    if engine.kv_cache_memory_bytes is not None:
+        resources["kv_cache_memory_bytes"] = engine.kv_cache_memory_bytes
+    else:
+        resources["gpu_memory_utilization"] = engine.gpu_memory_utilization
+    return resources
+
+
+def _actor(spec: schema.AgentSpec, model_path: str) -> dict[str, Any]:
+    """Actor options: GPUs with a placement group for tensor parallelism, or bounded, unpinned CPU threads."""
+    environment = {
+        RESOURCES_VARIABLE: json.dumps(engine_resources(spec), sort_keys=True),
+        "VLLM_NO_USAGE_STATS": "1",
+        # Only a policy that names a hub may reach one.
+        "HF_HUB_OFFLINE": "0" if hub_revision(model_path) else "1",
+    }
+    if spec.gpu is not None:
+        options: dict[str, Any] = {"runtime_env": {"env_vars": environment}}
+        size = spec.engine.tensor_parallel_size
+        if size == 1:
+            return {"ray_actor_options": {"num_cpus": 1, "num_gpus": 1, **options}}
+        bundles = [{"CPU": 1.0, "GPU": 1.0}, *({"GPU": 1.0} for _ in range(size - 1))]
+        return {
+            "ray_actor_options": {"num_cpus": 1, **options},
+            "placement_group_bundles": bundles,
+            "placement_group_strategy": "STRICT_PACK",
+        }
+    threads = spec.engine.cpu_threads
+    environment |= {
+        # Unpinned: "auto" binds every engine of a machine to the same cores.
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+        "OMP_NUM_THREADS": str(threads),
+    }
+    return {"ray_actor_options": {"num_cpus": threads, "runtime_env": {"env_vars": environment}}}
+
+
+def _agent_app(spec: schema.AgentSpec, args: Mapping[str, Any]) -> dict[str, Any]:
+    total_s = spec.timeouts.total_s
+    slots = spec.engine.max_num_seqs
+    return {
+        "name": app_name(args["agent"], args["engine_digest"]),
+        "route_prefix": None,
+        "import_path": "deployments.app:build_agent",
+        "args": dict(args),
+        "deployments": [
+            {
+                "name": "QwenAgent",
+                "num_replicas": "auto",
+                # One batch runs, one waits inside the engine where its priority orders it; the rest in the handle.
+                "max_ongoing_requests": 2 * slots,
+                "max_queued_requests": 16 * slots,
+                "autoscaling_config": {
+                    "min_replicas": spec.min_replicas,
+                    "max_replicas": spec.max_replicas,
+                    "target_ongoing_requests": slots,
+                    "upscale_delay_s": UP_DELAY_S,
+                    "downscale_delay_s": DOWN_DELAY_S,
+                },
+                "user_config": {"log_level": "INFO", "stall_after_s": 3.0},
+                "graceful_shutdown_timeout_s": total_s,
+                "health_check_period_s": 2.0,
+                "health_check_timeout_s": 30.0,
+                **_actor(spec, args["model_path"]),
+            }
+        ],
+    }
+
+
+def _router_app(
+    config: Config, region: schema.Region, engines: Mapping[str, str], total_s: float, open_access: bool
+) -> dict[str, Any]:
+    documents = bundle(config)
+    languages = config.routes.spec.languages
+    user_config = {
+        "region": region.model_dump(mode="json", by_alias=True, exclude_none=True),
+        "engines": dict(engines),
+        "documents": documents,
+        "openAccess": open_access,
+        "logLevel": "INFO",
+    }
+    known = sorted({*languages.token_ratio, *(code for group in languages.equivalent for code in group)})
+    thin = {"num_cpus": THIN_CPUS}
+    return {
+        "name": "grix",
+        "route_prefix": "/",
+        "import_path": "deployments.app:build_router",
+        "deployments": [
+            {
+                "name": "Router",
+                "num_replicas": region.routers,
+                "max_ongoing_requests": INGRESS_ONGOING,
+                "graceful_shutdown_timeout_s": total_s,
+                "health_check_period_s": 2.0,
+                "user_config": user_config,
+                "ray_actor_options": thin,
+            },
+            {
+                "name": "LanguageDetector",
+                "num_replicas": region.detectors,
+                "max_ongoing_requests": 1000,
+                "user_config": {"languages": known, "min_confidence": languages.min_confidence},
+                "ray_actor_options": thin,
+            },
+        ],
+    }
+
+
+def render(
+    config: Config,
+    region_name: str,
+    *,
+    http_host: str,
+    http_port: int,
+    model: str | None = None,
+    open_access: bool = False,
+) -> dict[str, Any]:
+    """The Serve config of one region. ``model`` replaces every agent's ``storage.modelPath``.
+
+    Raises:
+        LookupError: when the federation has no such region, or the region carries no agent.
+        ModelError: when a local model is missing.
+    """
+    region = config.federation.region(region_name)
+    if region is None:
+        known = ", ".join(r.name for r in config.federation.spec.regions)
+        name = config.federation.metadata.name
+        raise LookupError(f"region {region_name}: is not in federation {name}; allowed: {known}")
+    agents = agents_of(config, region)
+    owners = {n: a.spec for n, a in agents.items() if a.spec.engine_of is None}
+    if not owners:
+        raise LookupError(f"region {region_name}: no AgentPolicy selects it; see clusterSelector")
+    args = {}
+    for name, spec in owners.items():
+        assert spec.storage is not None
+        args[name] = engine_args(name, spec, as_model_path(model) if model else spec.storage.model_path)
+    engines = {n: str(args[engine_owner(config.agents, n).metadata.name]["engine_digest"]) for n in agents}
+    total_s = max(a.spec.timeouts.total_s for a in agents.values())
+    return {
+        "proxy_location": "HeadOnly",
+        "http_options": {"host": http_host, "port": http_port},
+        "applications": [
+            _router_app(config, region, engines, total_s, open_access),
+            *(_agent_app(owners[n], args[n]) for n in owners),
+        ],
+    }

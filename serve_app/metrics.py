@@ -1,0 +1,74 @@
+"""Every metric of Grix in one table: name, kind, help, labels, buckets. Adapters build real metrics from it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+#: Milliseconds, roughly doubling: from a handle hop to a long generation.
+MS_BUCKETS: Final = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 30_000, 60_000, 300_000, 600_000)
+#: Tokens, doubling.
+TOKEN_BUCKETS: Final = (1, 4, 16, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16_384, 32_768)
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One metric. Label values come from configuration or enums, never from a request."""
+
+    name: str
+    kind: Literal["counter", "gauge", "histogram"]
+    help: str
+    labels: tuple[str, ...] = ()
+    buckets: tuple[float, ...] = ()
+
+
+TABLE: Final[tuple[Metric, ...]] = (
+    Metric(
+        "grix_requests_total",
+        "counter",
+        "Requests that ended, by outcome and HTTP status.",
+        ("region", "agent", "language", "outcome", "status"),
+    ),
+    Metric("grix_errors_total", "counter", "Requests that ended with an error of ours.", ("region", "reason")),
+    Metric("grix_retries_total", "counter", "Attempts after the first.", ("region", "agent")),
+    Metric("grix_inflight_requests", "gauge", "Requests inside a Router.", ("region",)),
+    Metric(
+        "grix_queue_wait_ms",
+        "histogram",
+        "From the handle call to the engine's schedule, last attempt.",
+        ("region", "agent"),
+        MS_BUCKETS,
+    ),
+    Metric(
+        "grix_wait_ms",
+        "histogram",
+        "From arrival to the first token ready for the client, retries included.",
+        ("region", "agent"),
+        MS_BUCKETS,
+    ),
+    Metric(
+        "grix_first_token_ms",
+        "histogram",
+        "From the handle call to the engine's first token.",
+        ("region", "agent"),
+        MS_BUCKETS,
+    ),
+    Metric("grix_total_ms", "histogram", "From arrival to the last byte.", ("region", "agent"), MS_BUCKETS),
+    Metric("grix_prompt_tokens_total", "counter", "Prompt tokens.", ("region", "agent", "tenant")),
+    Metric("grix_completion_tokens_total", "counter", "Answer tokens.", ("region", "agent", "tenant")),
+    Metric(
+        "grix_completion_tokens",
+        "histogram",
+        "Answer tokens of one request.",
+        ("region", "agent", "language"),
+        TOKEN_BUCKETS,
+    ),
+    Metric(
+        "grix_truncated_total",
+        "counter",
+        "Answers that ended at their token budget.",
+        ("region", "agent", "language"),
+    ),
+)
+
+BY_NAME: Final[dict[str, Metric]] = {m.name: m for m in TABLE}

@@ -1,0 +1,104 @@
+"""Why a request went, or did not go, the way it did: reasons, the errors that carry them, one status table."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+#: How a finished call is classified. Only ``failed`` counts against a target.
+Outcome = Literal["success", "client_left", "rejected", "evicted", "failed"]
+
+#: Why a request ends without an answer. Each has a row in :data:`STATUS`.
+Reason = Literal[
+    "bad_request",
+    "unknown_parameter",
+    "body_too_large",
+    "method_not_allowed",
+    "not_found",
+    "model_not_found",
+    "context_length",
+    "no_api_key",
+    "bad_api_key",
+    "not_allowed",
+    "residency",
+    "overloaded",
+    "queue_timeout",
+    "first_byte_timeout",
+    "total_timeout",
+    "no_target",
+    "upstream_failed",
+    "upstream_invalid",
+    "internal",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """How a reason looks to a client: HTTP status, OpenAI ``type`` and ``code``, and whether a retry may help."""
+
+    http: int
+    type: str
+    code: str
+    outcome: Outcome
+    retry: bool = False
+
+
+_INVALID: Final = "invalid_request_error"
+
+#: The one table from reason to what the client sees.
+STATUS: Final[dict[Reason, Status]] = {
+    "bad_request": Status(400, _INVALID, "invalid_value", "rejected"),
+    "unknown_parameter": Status(400, _INVALID, "unknown_parameter", "rejected"),
+    "body_too_large": Status(413, _INVALID, "request_too_large", "rejected"),
+    "method_not_allowed": Status(405, _INVALID, "method_not_allowed", "rejected"),
+    "not_found": Status(404, _INVALID, "not_found", "rejected"),
+    "model_not_found": Status(404, _INVALID, "model_not_found", "rejected"),
+    "context_length": Status(400, _INVALID, "context_length_exceeded", "rejected"),
+    "no_api_key": Status(401, "authentication_error", "missing_api_key", "rejected"),
+    "bad_api_key": Status(401, "authentication_error", "invalid_api_key", "rejected"),
+    "not_allowed": Status(403, "permission_error", "not_allowed", "rejected"),
+    "residency": Status(403, "permission_error", "residency", "rejected"),
+    "overloaded": Status(503, "overloaded_error", "overloaded", "rejected", retry=True),
+    "queue_timeout": Status(503, "overloaded_error", "queue_timeout", "rejected", retry=True),
+    "first_byte_timeout": Status(504, "timeout_error", "first_byte_timeout", "failed", retry=True),
+    "total_timeout": Status(504, "timeout_error", "total_timeout", "evicted"),
+    "no_target": Status(503, "overloaded_error", "no_target", "rejected", retry=True),
+    "upstream_failed": Status(502, "upstream_error", "upstream_failed", "failed", retry=True),
+    "upstream_invalid": Status(502, "upstream_error", "upstream_invalid_response", "failed", retry=True),
+    "internal": Status(500, "internal_error", "internal_error", "failed"),
+}
+
+
+class GrixError(Exception):
+    """A request that ends with an error of ours.
+
+    ``message`` is for the client and never holds a stack trace; ``param`` names a field, never a value of the
+    client's; ``retry_after_s`` is what is known about when to come back, ``None`` when nothing is.
+    """
+
+    def __init__(
+        self, reason: Reason, message: str, *, param: str | None = None, retry_after_s: float | None = None
+    ) -> None:
+        super().__init__(message)
+        self.reason: Reason = reason
+        self.message = message
+        self.param = param
+        self.retry_after_s = retry_after_s
+
+    @property
+    def status(self) -> Status:
+        return STATUS[self.reason]
+
+    def envelope(self) -> dict[str, Any]:
+        """The OpenAI error object: ``{"error": {message, type, param, code}}``."""
+        status = self.status
+        return {
+            "error": {"message": self.message, "type": status.type, "param": self.param, "code": status.code}
+        }
+
+    def headers(self) -> dict[str, str]:
+        """``retry-after`` in whole seconds, at least 1, on every status that invites a retry (429 and 503)."""
+        if self.status.http not in (429, 503):
+            return {}
+        return {"retry-after": str(max(1, math.ceil(self.retry_after_s or 1.0)))}

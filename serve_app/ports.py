@@ -1,0 +1,177 @@
+"""What the request path needs from outside, and the frames of a call, the same over a handle and over the wire."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+from serve_app.core.language import LanguageGuess
+from serve_app.core.snapshots import Snapshot, Target
+from serve_app.core.table import Table
+from serve_app.outcomes import Outcome, Reason
+
+Kind = Literal["chat", "completion"]
+
+
+@dataclass(frozen=True, slots=True)
+class AgentCall:
+    """One attempt at one target. ``body`` is the OpenAI request as the engine shall see it.
+
+    ``target``, ``release`` and ``enqueued_unix_s`` are stamped anew at each attempt: queue wait counts from there.
+    ``max_tokens`` is the budget before the context is known; the agent never exceeds what the context leaves.
+    """
+
+    request_id: str
+    kind: Kind
+    model: str
+    body: dict[str, Any]
+    stream: bool
+    max_tokens: int
+    priority: int
+    target: str = ""
+    release: str = ""
+    enqueued_unix_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens of the prompt and of the answer."""
+
+    prompt_tokens: int
+    completion_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """An error before the first token, as a reason of :data:`serve_app.outcomes.STATUS`."""
+
+    reason: Reason
+    message: str
+    param: str | None = None
+    retry_after_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """The serving side has admitted the request: proof of life, not of progress."""
+
+    target: str
+    release: str
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """With the first token, or instead of one: then ``failure`` is set and nothing but a Tail follows."""
+
+    max_tokens: int | None = None
+    failure: Failure | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """Ready bytes: SSE events or one JSON document. Never parsed again."""
+
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """How it ended. ``None`` is "not known": a call that never reached the engine has no queue wait."""
+
+    outcome: Outcome
+    finish_reason: str | None = None
+    usage: Usage | None = None
+    queue_wait_ms: float | None = None
+    first_token_ms: float | None = None
+    failure: Failure | None = None
+
+
+Frame = Accepted | Head | Body | Tail
+
+
+class Detector(Protocol):
+    """The language of a text."""
+
+    async def detect(self, text: str, session_language: str | None) -> LanguageGuess: ...
+
+
+class Agents(Protocol):
+    """Calls to targets. Closing the generator cancels the work within a second."""
+
+    def call(self, target: Target, call: AgentCall) -> AsyncGenerator[Frame, None]: ...
+
+    async def probe(self, app: str) -> bool: ...
+
+
+class Sessions(Protocol):
+    """What is remembered of a session; forgetting is always allowed."""
+
+    def language(self, session_id: str, now_s: float) -> str | None: ...
+
+    def remember_language(self, session_id: str, language: str, now_s: float) -> None: ...
+
+
+class Clock(Protocol):
+    """``now_s`` is monotonic, ``unix_s`` is wall time, ``today`` an ISO date."""
+
+    def now_s(self) -> float: ...
+
+    def unix_s(self) -> float: ...
+
+    def today(self) -> str: ...
+
+    async def sleep(self, seconds: float) -> None: ...
+
+
+class Journal(Protocol):
+    """Where a finished request is recorded: metrics, one log line, and the last decisions for ``explain``."""
+
+    def finished(self, record: RequestRecord) -> None: ...
+
+
+@dataclass(slots=True)
+class RequestRecord:
+    """Everything that is told about one request afterwards. Filled as it goes, recorded once."""
+
+    request_id: str
+    kind: Kind | None = None
+    tenant: str | None = None
+    region: str | None = None
+    session_id: str | None = None
+    model: str | None = None
+    stream: bool = False
+    language: str | None = None
+    script: str | None = None
+    confidence: float | None = None
+    language_source: str | None = None
+    rule: str | None = None
+    rule_reason: str | None = None
+    agent: str | None = None
+    template: str | None = None
+    budget: dict[str, Any] | None = None
+    prompt_tokens_estimate: int | None = None
+    candidates: list[dict[str, Any]] = field(default_factory=list)
+    reason: str | None = None
+    target: str | None = None
+    release: str | None = None
+    attempts: list[dict[str, Any]] = field(default_factory=list)
+    max_tokens: int | None = None
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    finish_reason: str | None = None
+    queue_wait_ms: float | None = None
+    first_token_ms: float | None = None
+    wait_ms: float | None = None
+    total_ms: float | None = None
+    outcome: Outcome | None = None
+    error: str | None = None
+    status: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """One consistent view for one request: the table and the snapshot, read once."""
+
+    table: Table
+    snapshot: Snapshot

@@ -1,0 +1,210 @@
+"""One request, top to bottom. Sequencing only: every decision is a pure function of ``serve_app.core``."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from serve_app.attempts import Attempts, Started, error_event, error_json, relay
+from serve_app.core import budget, pick, rules, tenants
+from serve_app.core.language import LanguageGuess, last_user_text
+from serve_app.core.prompting import merge_system
+from serve_app.core.table import Tenant
+from serve_app.decision import Decision, describe, session_key, shorten
+from serve_app.openai_request import ParsedRequest, bad, parse_request
+from serve_app.outcomes import GrixError
+from serve_app.ports import AgentCall, Clock, Detector, Journal, Kind, RequestRecord, Sessions, World
+
+#: A detector that does not answer in this time costs the request its language, never its answer.
+DETECT_LIMIT_S: Final = 0.5
+UNKNOWN: Final = LanguageGuess("und", "Zyyy", 0.0, "none", "und")
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What goes to the client: a whole body, or bytes as they come."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes | AsyncGenerator[bytes, None]
+
+
+@dataclass(slots=True)
+class RequestPath:
+    """The path of a region. ``world`` gives the table and snapshot of this moment; one request reads it once."""
+
+    world: Callable[[], World]
+    keys: Callable[[], tenants.KeyIndex]
+    detector: Detector
+    attempts: Attempts
+    sessions: Sessions
+    clock: Clock
+    journal: Journal
+
+    async def run(self, kind: Kind, raw: bytes, headers: Mapping[str, str], request_id: str) -> Answer:
+        """Answers one request; ``headers`` are lower-case. Errors become answers too, never exceptions."""
+        record = RequestRecord(request_id, kind)
+        began_s = self.clock.now_s()
+        try:
+            return await self._run(kind, raw, headers, record, began_s)
+        except GrixError as error:
+            return self._refuse(error, record, began_s)
+        except asyncio.CancelledError:
+            record.outcome = "client_left"
+            self._finish(record, began_s)
+            raise
+
+    async def _run(
+        self, kind: Kind, raw: bytes, headers: Mapping[str, str], record: RequestRecord, began_s: float
+    ) -> Answer:
+        world = self.world()
+        record.region = world.table.region.name
+        # The key comes before the body: a stranger must not make this process parse megabytes.
+        tenant = tenants.authenticate(
+            world.table, self.keys(), headers.get("authorization"), self.clock.today()
+        )
+        record.tenant = tenant.name
+        parsed = parse_request(kind, raw, headers)
+        decision = await self.decide(world, tenant, parsed, record)
+        if not decision.choice.order:
+            reason = "residency" if "residency" in decision.choice.reason else "no_target"
+            raise GrixError(reason, f"Nothing can answer: {decision.choice.reason}.", retry_after_s=5.0)
+        limits = shorten(decision.route.agent.timeouts, headers)
+        deadline_s = began_s + limits.total_s
+        call = self._call(parsed, tenant, decision, record)
+        started = await self.attempts.start(decision.choice.order, call, limits, deadline_s, record)
+        record.target, record.release = started.target.id, started.target.release
+        record.max_tokens = started.head.max_tokens
+        record.wait_ms = round((self.clock.now_s() - began_s) * 1000, 1)
+        if parsed.session_id and decision.language != "und":
+            self.sessions.remember_language(
+                session_key(tenant, parsed.session_id), decision.language, self.clock.now_s()
+            )
+        told = self._headers(record, started, decision)
+        if parsed.stream:
+            return Answer(200, told, self._stream(started, deadline_s, record, began_s))
+        body = b"".join([data async for data in relay(started, deadline_s, self.clock, record)])
+        record.status = 200
+        self._finish(record, began_s)
+        return Answer(200, told, body)
+
+    async def decide(
+        self, world: World, tenant: Tenant, parsed: ParsedRequest, record: RequestRecord
+    ) -> Decision:
+        """Language, rule, template, targets and budget of a request, written into ``record``; runs nothing."""
+        table = world.table
+        record.model, record.stream, record.session_id = parsed.model, parsed.stream, parsed.session_id
+        guess, language = await self._language(parsed, world, tenant)
+        messages = parsed.messages or [{"content": parsed.body.get("prompt", "")}]
+        facts = rules.Facts(language, parsed.intent, budget.estimate_prompt_tokens(messages), tenant.name)
+        route = rules.route(table, tenant, facts, parsed.model, parsed.route_hint)
+        wish = pick.Wish(
+            agent=route.agent,
+            tenant=tenant,
+            language=language,
+            prompt_tokens=0,
+            preferred_cloud=route.preferred_cloud,
+            pinned_release=route.pinned_release,
+            data_class=parsed.data_class,
+            region=table.region.name,
+        )
+        choice = pick.choose(world.snapshot, wish, table.scoring)
+        tokens = budget.decide(
+            parsed.max_tokens,
+            route.agent.max_tokens_default,
+            language,
+            guess.script,
+            table.languages.token_ratio,
+            english=route.budget == "english",
+            context_left=route.agent.max_model_len,
+        )
+        decision = Decision(guess, language, facts, route, choice, tokens)
+        describe(decision, record)
+        return decision
+
+    async def _language(
+        self, parsed: ParsedRequest, world: World, tenant: Tenant
+    ) -> tuple[LanguageGuess, str]:
+        """The guess, and the language to route by: the caller's header, the guess, the session's, else ``und``."""
+        known = world.table.languages.token_ratio
+        if parsed.language is not None:
+            if parsed.language not in known:
+                raise bad("x-language", f"is not a language of this service; known: {', '.join(sorted(known))}.")
+            script = budget.SCRIPT_OF.get(parsed.language, "Zyyy")
+            return LanguageGuess(parsed.language, script, 1.0, "header", parsed.language), parsed.language
+        session = None
+        if parsed.session_id:
+            session = self.sessions.language(session_key(tenant, parsed.session_id), self.clock.now_s())
+        prompt = parsed.body.get("prompt")
+        text = last_user_text(parsed.messages) if parsed.messages else prompt if isinstance(prompt, str) else ""
+        try:
+            async with asyncio.timeout(DETECT_LIMIT_S):
+                guess = await self.detector.detect(text, session)
+        except (TimeoutError, GrixError):
+            guess = UNKNOWN
+        return guess, guess.language if guess.language != "und" else session or "und"
+
+    def _call(
+        self, parsed: ParsedRequest, tenant: Tenant, decision: Decision, record: RequestRecord
+    ) -> AgentCall:
+        body = dict(parsed.body)
+        if parsed.kind == "chat":
+            template = decision.route.template
+            body["messages"] = merge_system(parsed.messages, template.system if template else None)
+        return AgentCall(
+            request_id=record.request_id,
+            kind=parsed.kind,
+            model=decision.route.agent.name,
+            body=body,
+            stream=parsed.stream,
+            max_tokens=decision.budget.max_tokens,
+            priority=tenant.priority,
+        )
+
+    async def _stream(
+        self, started: Started, deadline_s: float, record: RequestRecord, began_s: float
+    ) -> AsyncGenerator[bytes, None]:
+        """Bytes to the client; after the first token an error ends the stream in-band, without ``[DONE]``."""
+        record.status = 200
+        try:
+            async for data in relay(started, deadline_s, self.clock, record):
+                yield data
+        except GrixError as error:
+            record.outcome, record.error = error.status.outcome, error.reason
+            yield error_event(error)
+        except (asyncio.CancelledError, GeneratorExit):
+            record.outcome = "client_left"
+            raise
+        finally:
+            self._finish(record, began_s)
+
+    def _headers(self, record: RequestRecord, started: Started, decision: Decision) -> dict[str, str]:
+        told = {
+            "x-request-id": record.request_id,
+            "x-grix-region": started.target.region,
+            "x-grix-agent": decision.route.agent.name,
+            "x-grix-release": started.target.release[:12],
+            "x-grix-language": decision.language,
+            "x-grix-rule": decision.route.rule,
+            "x-grix-hops": "0",
+            "x-grix-max-tokens": str(started.head.max_tokens),
+        }
+        if record.stream:
+            stream = {"content-type": "text/event-stream; charset=utf-8", "cache-control": "no-cache"}
+            return {**told, **stream, "x-accel-buffering": "no"}
+        return {**told, "content-type": "application/json"}
+
+    def _refuse(self, error: GrixError, record: RequestRecord, began_s: float) -> Answer:
+        record.outcome, record.error, record.status = error.status.outcome, error.reason, error.status.http
+        self._finish(record, began_s)
+        told = {"x-request-id": record.request_id, "content-type": "application/json", **error.headers()}
+        if record.region:
+            told["x-grix-region"] = record.region
+        return Answer(error.status.http, told, error_json(error))
+
+    def _finish(self, record: RequestRecord, began_s: float) -> None:
+        record.total_ms = round((self.clock.now_s() - began_s) * 1000, 1)
+        self.journal.finished(record)
+

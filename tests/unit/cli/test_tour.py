@@ -1,0 +1,101 @@
+"""What passes on the tour, and what does not."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from serve_app.cli.demo import HEAD, row
+from serve_app.cli.tour import STOPS, TOOL_NAME, TOOL_SCHEMA, Seen, check, schema_faults, script_fault
+
+BY_NAME = {s.name: s for s in STOPS}
+
+
+def _seen(language: str, text: str, **more: Any) -> Seen:
+    told: dict[str, Any] = {"finish_reason": "stop", "usage": {"completion_tokens": 5}, "record": {}, **more}
+    return Seen(200, {"x-grix-language": language}, text, **told)
+
+
+def test_the_tour_is_what_was_promised() -> None:
+    languages = set().union(*(s.languages for s in STOPS))
+    assert {"zh", "en", "ja", "ko", "id", "ar"} <= languages
+    kinds = [s.kind for s in STOPS]
+    assert [kinds.count(k) for k in ("stream", "tool", "bad", "stranger")] == [1, 1, 1, 1]
+    assert len(BY_NAME) == len(STOPS)
+
+
+@pytest.mark.parametrize(
+    ("text", "language", "right"),
+    [
+        ("免费退货期限为 30 天 PDF", "zh", True),
+        ("返品は30日以内なら無料です。", "zh", False),
+        ("返品は30日以内なら無料です。", "ja", True),
+        ("免费退货期限", "ja", False),
+        ("일반 배송은 3일에서 5일", "ko", True),
+        ("التوصيل العادي", "ar", True),
+        ("Returns are free", "en", True),
+        ("Returns are free", "ko", False),
+        ("12345", "en", False),
+    ],
+)
+def test_script_fault(text: str, language: str, right: bool) -> None:
+    assert (script_fault(text, language) is None) is right
+
+
+def test_a_right_answer_passes() -> None:
+    assert check(BY_NAME["zh short"], _seen("zh", "免费退货期限为 30 天")) == []
+
+
+def test_each_wrong_part_is_named() -> None:
+    good = _seen("zh", "免费退货期限为 30 天")
+    stop = BY_NAME["zh short"]
+    assert check(stop, replace(good, headers={"x-grix-language": "ja"}))[0] == "language ja, expected zh"
+    assert check(stop, replace(good, finish_reason="length")) == ["finish_reason length, expected stop"]
+    assert check(stop, replace(good, usage=None)) == ["no tokens in usage"]
+    assert check(stop, replace(good, record=None)) == ["the region keeps no record of it"]
+    assert check(stop, replace(good, text=" ")) == ["the answer is empty"]
+    assert check(stop, replace(good, answer_language="ja")) == ["the answer is in ja, expected zh"]
+    assert check(stop, replace(good, fault="no answer")) == ["no answer"]
+    assert check(stop, Seen(500, {}, error={"message": "x"})) == ["status 500, expected 200: x"]
+
+
+def test_refusals_need_status_envelope_and_param() -> None:
+    stop = BY_NAME["bad request"]
+    error = {"message": "m", "type": "t", "param": "temperature", "code": "c"}
+    assert check(stop, Seen(400, {}, error=error)) == []
+    assert check(stop, Seen(400, {}, error={**error, "param": None})) == ["error.param is None, expected temperature"]
+    assert check(stop, Seen(200, {})) == [
+        "status 200, expected 400",
+        "the error envelope lacks message, type, param, code",
+    ]
+
+
+def _call(name: str, arguments: str) -> Seen:
+    return _seen("en", "", tool_calls=({"function": {"name": name, "arguments": arguments}},))
+
+
+def test_tool_call() -> None:
+    stop = BY_NAME["en named tool"]
+    good = json.dumps({"order_id": "12345", "notify": "sms"})
+    assert check(stop, _call(TOOL_NAME, good)) == []
+    assert check(stop, _call("other", good)) == [f"tool other, expected {TOOL_NAME}"]
+    assert check(stop, _call(TOOL_NAME, "{"))[0].startswith("the tool's arguments are no JSON")
+    assert check(stop, replace(_call(TOOL_NAME, good), tool_calls=())) == ["0 tool calls, expected 1"]
+
+
+def test_schema_faults() -> None:
+    assert schema_faults([], TOOL_SCHEMA) == ["the tool's arguments are no object"]
+    assert schema_faults({"order_id": "1", "notify": 2, "x": 3}, TOOL_SCHEMA) == [
+        "argument x is unknown",
+        "argument order_id is '1', allowed: ^[0-9]{5}$",
+        "argument notify is no string",
+    ]
+
+
+def test_a_row_has_a_cell_for_each_head() -> None:
+    stop = BY_NAME["zh short"]
+    assert len(row(stop, _seen("zh", "好"), [])) == len(HEAD)
+    assert row(stop, _seen("zh", "好"), ["x"])[0] == "FAILED"
