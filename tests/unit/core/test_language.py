@@ -79,7 +79,8 @@ def test_script_decides_without_the_model(text: str, code: str, script: str) -> 
 @pytest.mark.parametrize(
     "text",
     [
-        "", "   ", "👍👍👍", "👩‍👩‍👧‍👦", "🇯🇵", "1234567890", "。。。", "(╯°□°)╯︵ ┻━┻", '{"a": [1, 2, null]}', "\ud83e", "\x00\n\ufeff",
+        "", "   ", "👍👍👍", "👩‍👩‍👧‍👦", "🇯🇵", "1234567890", "。。。",
+        "(╯°□°)╯︵ ┻━┻", '{"a": [1, 2, null]}', "\ud83e", "\x00\n\ufeff",
         "SELECT * FROM users WHERE id = 1;", "```\nprint(1)\n```", "https://example.org/a?b=c", "a.b@example.org",
     ],
 )  # fmt: skip
