@@ -1,4 +1,4 @@
-"""QwenAgent: one replica, one vLLM engine. A thin shell: frames come from the adapter, verdicts from ``core.health``."""
+"""QwenAgent: one replica, one vLLM engine. A shell: frames come from the adapter, verdicts from ``core.health``."""
 
 from __future__ import annotations
 

@@ -19,7 +19,8 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from serve_app.core import rules, tenants
-from serve_app.openai_request import MAX_BODY_BYTES, parse_request
+from serve_app.core.table import Tenant
+from serve_app.openai_request import MAX_BODY_BYTES, bad, parse_request
 from serve_app.outcomes import GrixError, Reason
 from serve_app.ports import Kind, RequestRecord
 from serve_app.request_path import Answer, RequestPath
@@ -39,16 +40,21 @@ class Surface:
     health_key: str | None = None
 
 
-def error_response(error: GrixError, request_id: str | None = None) -> Response:
+def error_response(error: GrixError) -> Response:
     """The one error envelope."""
-    headers = {**error.headers(), **({"x-request-id": request_id} if request_id else {})}
-    return JSONResponse(error.envelope(), error.status.http, headers)
+    return JSONResponse(error.envelope(), error.status.http, error.headers())
 
 
 def request_id_of(request: Request) -> str:
-    """The caller's ``x-request-id`` when it is sane, else a new one."""
-    given = request.headers.get("x-request-id", "")
-    return given if _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
+    """The request's id: Serve's proxy takes the caller's ``x-request-id`` or makes one, and puts it into the answer.
+
+    Raises:
+        GrixError: ``bad_request`` for an id that could not stand in a log or a path.
+    """
+    given = request.headers.get("x-request-id") or uuid.uuid4().hex
+    if not _REQUEST_ID.fullmatch(given):
+        raise bad("x-request-id", "allowed are 1 to 128 letters, digits and . _ : -")
+    return given
 
 
 async def _body(request: Request) -> bytes:
@@ -114,7 +120,7 @@ def _is_loopback(request: Request) -> bool:
         return False
 
 
-def _tenant(surface: Surface, request: Request) -> tenants.Tenant:
+def _tenant(surface: Surface, request: Request) -> Tenant:
     path = surface.path
     authorization = request.headers.get("authorization")
     return tenants.authenticate(path.world().table, path.keys(), authorization, path.clock.today())
@@ -215,7 +221,7 @@ def build(surface: Surface) -> Starlette:
 
     async def ours(request: Request, error: Exception) -> Response:
         assert isinstance(error, GrixError)
-        return error_response(error, request_id_of(request))
+        return error_response(error)
 
     async def starlettes(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
@@ -224,14 +230,14 @@ def build(surface: Surface) -> Starlette:
             "not_found": "There is no such path. See /v1/chat/completions, /v1/completions, /v1/models.",
             "method_not_allowed": f"{request.method} is not allowed on this path.",
         }.get(reason, str(error.detail))
-        return error_response(GrixError(reason, message), request_id_of(request))
+        return error_response(GrixError(reason, message))
 
     async def gone(request: Request, error: Exception) -> Response:
         return Response(status_code=499)
 
     async def ours_or_bug(request: Request, error: Exception) -> Response:
         # Starlette logs the trace after this; the client gets none of it.
-        return error_response(GrixError("internal", "Something went wrong here."), request_id_of(request))
+        return error_response(GrixError("internal", "Something went wrong here."))
 
     return Starlette(
         routes=_routes(surface),

@@ -14,7 +14,7 @@ from serve_app.core.prompting import merge_system
 from serve_app.core.table import Tenant
 from serve_app.decision import Decision, describe, session_key, shorten
 from serve_app.openai_request import ParsedRequest, bad, parse_request
-from serve_app.outcomes import GrixError
+from serve_app.outcomes import GrixError, Reason
 from serve_app.ports import AgentCall, Clock, Detector, Journal, Kind, RequestRecord, Sessions, World
 
 #: A detector that does not answer in this time costs the request its language, never its answer.
@@ -69,7 +69,7 @@ class RequestPath:
         parsed = parse_request(kind, raw, headers)
         decision = await self.decide(world, tenant, parsed, record)
         if not decision.choice.order:
-            reason = "residency" if "residency" in decision.choice.reason else "no_target"
+            reason: Reason = "residency" if "residency" in decision.choice.reason else "no_target"
             raise GrixError(reason, f"Nothing can answer: {decision.choice.reason}.", retry_after_s=5.0)
         limits = shorten(decision.route.agent.timeouts, headers)
         deadline_s = began_s + limits.total_s
@@ -182,7 +182,6 @@ class RequestPath:
 
     def _headers(self, record: RequestRecord, started: Started, decision: Decision) -> dict[str, str]:
         told = {
-            "x-request-id": record.request_id,
             "x-grix-region": started.target.region,
             "x-grix-agent": decision.route.agent.name,
             "x-grix-release": started.target.release[:12],
@@ -199,7 +198,7 @@ class RequestPath:
     def _refuse(self, error: GrixError, record: RequestRecord, began_s: float) -> Answer:
         record.outcome, record.error, record.status = error.status.outcome, error.reason, error.status.http
         self._finish(record, began_s)
-        told = {"x-request-id": record.request_id, "content-type": "application/json", **error.headers()}
+        told = {"content-type": "application/json", **error.headers()}
         if record.region:
             told["x-grix-region"] = record.region
         return Answer(error.status.http, told, error_json(error))

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-#: ISO 15924 script of the languages a ratio may be asked for; a language without a ratio uses the largest of its script.
+#: ISO 15924 script by language: one without a ratio uses the largest of its script.
 SCRIPT_OF: Final[Mapping[str, str]] = {
     **dict.fromkeys(("zh", "yue"), "Hans"),
     "zh-Hant": "Hant",
@@ -48,7 +48,8 @@ def token_ratio(language: str, script: str, ratios: Mapping[str, float]) -> floa
     wanted = SCRIPT_OF.get(language, script)
     wanted = _KIN.get(wanted, wanted)
     same = [r for code, r in ratios.items() if _KIN.get(SCRIPT_OF.get(code, ""), SCRIPT_OF.get(code)) == wanted]
-    return max([1.0, *(same or ratios.values())])
+    largest: float = max([1.0, *(same or ratios.values())])
+    return largest
 
 
 def decide(
