@@ -89,8 +89,12 @@ class HanCounts:
 def count_forms(text: str) -> HanCounts:
     """The proof in ``text``: characters of one form only, and short words that one language alone writes."""
     return HanCounts(
-        simplified=sum(char in _SIMPLIFIED for char in text),
-        traditional=sum(char in _TRADITIONAL for char in text),
-        chinese=sum(char in _NOT_JAPANESE for char in text) + sum(word in text for word in _CHINESE_WORDS),
-        japanese=sum(char in _JAPANESE_ONLY for char in text) + sum(word in text for word in _JAPANESE_WORDS),
+        simplified=_count(_SIMPLIFIED, text),
+        traditional=_count(_TRADITIONAL, text),
+        chinese=_count(_NOT_JAPANESE, text) + sum(word in text for word in _CHINESE_WORDS),
+        japanese=_count(_JAPANESE_ONLY, text) + sum(word in text for word in _JAPANESE_WORDS),
     )
+
+
+def _count(chars: frozenset[str], text: str) -> int:
+    return sum(map(chars.__contains__, text))

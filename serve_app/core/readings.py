@@ -29,8 +29,10 @@ _LEAST: Final = 1e-4
 
 #: The share of the spelling's log odds that counts beside the model's: letters of one word are not independent.
 _SPELLING_WEIGHT: Final = 0.5
-#: Spelling is read in the first characters only, and counts the less the more follow: there the model needs no help.
+#: Spelling is read in the first characters only, and counts the less the more follow: there the model needs no help,
+#: and from some length on none is asked.
 _SPELLING_CHARS: Final = 40
+_MODEL_ALONE_CHARS: Final = 120
 #: Score per letter that a language without a list gets. Lists give their own language 1.1, a foreign one 0.4.
 _FOREIGN_SCORE: Final = 0.55
 
@@ -60,16 +62,15 @@ _KANA_RUN = re.compile("[\u3041-\u30ff]+")
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """``top`` may be a language nobody serves; ``by`` is what the guess rests on; ``proof`` is False for a default."""
+    """``top`` may be a language nobody serves; ``by`` is what the guess rests on."""
 
     top: str
     script: str
     confidence: float
     by: Literal["script", "model"]
-    proof: bool = True
 
 
-NOTHING: Final = Reading("und", "Zyyy", 0.0, "script", False)
+NOTHING: Final = Reading("und", "Zyyy", 0.0, "script")
 
 
 def main_script(cleaned: str, counts: Mapping[str, int]) -> str | None:
@@ -126,11 +127,11 @@ def read_latin(cleaned: str, mixed: bool, predict: Predict, candidates: Collecti
     """
     text = (_only(cleaned, "Latn") if mixed else cleaned).lower()
     if not candidates or all(_LAUGHTER.fullmatch(word) for word in text.split()):
-        return Reading("und", "Latn", 0.0, "model", proof=False)
+        return Reading("und", "Latn", 0.0, "model")
     said = dict(predict(text))
     # The answer is the likeliest labels only: one that is not there has at most the last one's probability.
     unsaid = min(said.values(), default=1.0)
-    start = text[:_SPELLING_CHARS]
+    start = text[:_SPELLING_CHARS] if len(text) < _MODEL_ALONE_CHARS else ""
     spelling = spelling_scores(start)
     foreign_spelling = _FOREIGN_SCORE * len(start)
     weight = _SPELLING_WEIGHT * min(1.0, _SPELLING_CHARS / len(text))
@@ -168,7 +169,7 @@ def read_han(cleaned: str, kana: int, predict: Predict, japanese_served: bool, s
     if kana or forms.chinese or not japanese_served:
         return chinese
     if session_language == "ja":
-        return Reading("ja", "Jpan", 0.5, "script", proof=False)
+        return Reading("ja", "Jpan", 0.5, "script")
     if session_language in ("zh", "zh-Hant"):
         return chinese
     said = dict(predict(cleaned.lower()))
@@ -176,7 +177,7 @@ def read_han(cleaned: str, kana: int, predict: Predict, japanese_served: bool, s
     together = japanese + sum(said.get(label, 0.0) for label in ("zh", "yue", "wuu")) or 1.0
     if japanese / together >= _KANJI_JAPANESE:
         return Reading("ja", "Jpan", japanese / together, "model")
-    return Reading(chinese.top, chinese.script, max(0.5, 1.0 - japanese / together), "script", proof=False)
+    return Reading(chinese.top, chinese.script, max(0.5, 1.0 - japanese / together), "script")
 
 
 def _read_chinese(simplified: int, traditional: int, session_language: str | None) -> Reading:
@@ -185,8 +186,8 @@ def _read_chinese(simplified: int, traditional: int, session_language: str | Non
     if simplified > traditional:
         return Reading("zh", "Hans", 0.95, "script")
     if session_language == "zh-Hant":
-        return Reading("zh-Hant", "Hant", 0.8, "script", proof=False)
-    return Reading("zh", "Hans", 0.8, "script", proof=False)
+        return Reading("zh-Hant", "Hant", 0.8, "script")
+    return Reading("zh", "Hans", 0.8, "script")
 
 
 def read_arabic(cleaned: str, predict: Predict) -> Reading:
@@ -228,6 +229,6 @@ def _among(cleaned: str, script: str, predict: Predict, weights: Mapping[str, fl
             said[code] = said.get(code, 0.0) + probability * weights[label]
     if not said:
         first = next(iter(weights), "und")
-        return Reading(first, script, 0.5 if first != "und" else 0.0, "script", proof=False)
+        return Reading(first, script, 0.5 if first != "und" else 0.0, "script")
     top = max(said, key=lambda code: said[code])
     return Reading(top, script, said[top] / sum(said.values()), "model")

@@ -22,8 +22,12 @@ _FENCED = re.compile(r"```.*?(?:```|\Z)|`[^`\n]{1,200}`", re.DOTALL)
 _CODE_LINE = re.compile(r"^(?=[^\n]*[=(){}\[\]<>*])[^\n]*[;{}][ \t]*$", re.MULTILINE)
 _ADDRESS = re.compile(r"(?:https?://|www\.)[!-~]+|[\w.+-]+@[\w-]+\.[\w.-]+", re.IGNORECASE)
 #: What marks a run of visible ASCII as an identifier, a path, an assignment, a call or a version, and no word.
+#: It starts with one class, so that a search runs through prose at the speed of a character table.
 _CODE_MARK = re.compile(
-    r"\w\(|[_{}<>=|\\^~$#@\[\]]|\w\.[a-z0-9]|::|/[\w.-]*/|[a-z][A-Z]|[A-Za-z]\d|\d[A-Za-z]", re.ASCII
+    r"[_{}<>=|\\^~$#@\[\](:/.A-Z0-9]"
+    r"(?:(?<=[_{}<>=|\\^~$#@\[\]])|(?<=\w\()|(?<=::)|(?<=/)[\w.-]*/|(?<=\w\.)[a-z0-9]"
+    r"|(?<=[a-z][A-Z])|(?<=[A-Za-z][0-9])|(?<=[0-9])[A-Za-z])",
+    re.ASCII,
 )
 _ASCII_RUN = re.compile(r"[!-~]+")
 _NO_LETTER = re.compile(r"[\W\d_]+")

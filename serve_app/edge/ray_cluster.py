@@ -111,7 +111,8 @@ def command(cluster: Cluster) -> list[str]:
         "max-worker-port": first + BLOCK - 1,
         "num-cpus": cluster.num_cpus,
         "object-store-memory": OBJECT_STORE_BYTES,
-        "temp-dir": cluster.temp_dir,
+        # Ray opens its folder to everybody (0777); one level down it stays behind a door that is closed.
+        "temp-dir": cluster.temp_dir / "r",
     }
     flags = [f"--{name}={value}" for name, value in options.items()]
     return [sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block", "--disable-usage-stats", *flags]
