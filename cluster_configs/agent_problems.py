@@ -131,12 +131,7 @@ def _triggers(spec: AgentSpec) -> Iterator[Problem]:
         yield from _trigger(i, trigger)
     for i, up in enumerate(spec.scale_triggers):
         for j, down in enumerate(spec.scale_triggers):
-            if (
-                up.metric == down.metric
-                and up.above is not None
-                and down.below is not None
-                and down.below >= up.above
-            ):
+            if up.metric == down.metric and up.above is not None and down.below is not None and down.below >= up.above:
                 yield Problem(
                     under("scaleTriggers", j, "below"),
                     f"{down.below:g} is not under the {up.above:g} of scaleTriggers[{i}], so the agent would go "
@@ -160,9 +155,7 @@ def _trigger(i: int, trigger: ScaleTrigger) -> Iterator[Problem]:
     here = under("scaleTriggers", i)
     side, other = ("above", "below") if trigger.action == "scale_up" else ("below", "above")
     if getattr(trigger, side) is None or getattr(trigger, other) is not None:
-        yield Problem(
-            here, f"{trigger.action} needs '{side}' and not '{other}'; write {side}: NUMBER", (here,)
-        )
+        yield Problem(here, f"{trigger.action} needs '{side}' and not '{other}'; write {side}: NUMBER", (here,))
     for key, value in (("above", trigger.above), ("below", trigger.below)):
         if trigger.metric == "kv_cache_used" and value is not None and value > 1:
             yield Problem(

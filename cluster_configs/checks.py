@@ -101,13 +101,9 @@ def _routes(table: RouteTable, known: Known) -> Iterator[Problem]:
         target: Path = ("spec", "rules", i, "target")
         yield from _unknown((*target, "agent"), "agent", rule.target.agent, known.agents)
         if rule.target.lang_template is not None:
-            yield from _unknown(
-                (*target, "langTemplate"), "template", rule.target.lang_template, known.templates
-            )
+            yield from _unknown((*target, "langTemplate"), "template", rule.target.lang_template, known.templates)
         if rule.match.tenant is not None:
-            yield from _unknown(
-                ("spec", "rules", i, "match", "tenant"), "tenant", rule.match.tenant, known.tenants
-            )
+            yield from _unknown(("spec", "rules", i, "match", "tenant"), "tenant", rule.match.tenant, known.tenants)
         if rule.target.preferred_cloud is not None and known.federation is not None:
             yield from _preferred(rule.target.agent, rule.target.preferred_cloud, target, known)
 
@@ -123,9 +119,7 @@ def _preferred(agent: str, cloud: str, target: Path, known: Known) -> Iterator[P
     if found or owner is None:
         return
     carried = {
-        r.cloud
-        for r in regions
-        if owner.spec.selects(cloud=r.cloud, region=r.name, location=r.location, role=r.role)
+        r.cloud for r in regions if owner.spec.selects(cloud=r.cloud, region=r.name, location=r.location, role=r.role)
     }
     if carried and cloud not in carried:
         yield Problem(
@@ -150,5 +144,3 @@ def _tenant(tenant: Tenant, known: Known) -> Iterator[Problem]:
                     f"no region lies in the zone {shown(zone)}{near}; known: {listed([*zones, 'any'])}",
                     (path,),
                 )
-
-

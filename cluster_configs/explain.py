@@ -112,7 +112,7 @@ def _by_type(
     if kind == "string_type":
         if isinstance(value, bool | int | float):
             what = "a switch" if isinstance(value, bool) else "a number"
-            return f"{said} is {what}, text is needed; write it in quotes: \"{text if text is not None else value}\""
+            return f'{said} is {what}, text is needed; write it in quotes: "{text if text is not None else value}"'
         return f"{said} cannot stand here; allowed: text"
     if kind == "bool_type":
         return f"{said} is no switch; allowed: true, false"

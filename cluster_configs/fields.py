@@ -46,9 +46,7 @@ def _camel(name: str) -> str:
 class Block(BaseModel):
     """A block of keys: camelCase in YAML, snake_case here, frozen, no unknown keys, no conversion of types."""
 
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", strict=True, allow_inf_nan=False, alias_generator=_camel
-    )
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False, alias_generator=_camel)
 
     #: Keys of a block that may be written as ``{}`` because empty means something there.
     may_be_empty: ClassVar[frozenset[str]] = frozenset()
@@ -84,17 +82,13 @@ Seconds = Annotated[
     PlainSerializer(format_duration, return_type=str),
 ]
 #: Bytes as int; written ``24Gi``.
-Bytes = Annotated[
-    int, _quantity(parse_size_bytes, SIZES_ALLOWED), PlainSerializer(format_size, return_type=str)
-]
+Bytes = Annotated[int, _quantity(parse_size_bytes, SIZES_ALLOWED), PlainSerializer(format_size, return_type=str)]
 #: A share in (0, 1].
 Ratio = Annotated[float, Field(gt=0, le=1)]
 #: A list in YAML, a tuple here.
 Items = Annotated[tuple[T, ...], Strict(False)]
 
-Name = Annotated[
-    str, matched(_NAME, 40, "small letters, digits and single dashes between them, at most 40 characters")
-]
+Name = Annotated[str, matched(_NAME, 40, "small letters, digits and single dashes between them, at most 40 characters")]
 Word = Annotated[str, matched(_WORD, 63, "letters, digits and . _ - between them, at most 63 characters")]
 LanguageCode = Annotated[str, matched(_LANGUAGE, 12, "a language code such as ja, zh-Hant or pt-BR")]
 Version = Annotated[str, matched(_WORD, 63, 'a version such as "1" or "2026.1", letters, digits and . _ -')]

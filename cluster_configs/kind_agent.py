@@ -34,9 +34,7 @@ from cluster_configs.scale_trigger import ScaleTrigger, default_triggers
 
 Duty = Literal["chat", "worker", "coder", "embedding", "rerank", "edge"]
 Dtype = Literal["auto", "bfloat16", "float16", "float32"]
-Quantization = Literal[
-    "none", "awq", "awq_marlin", "gptq", "gptq_marlin", "fp8", "bitsandbytes", "compressed-tensors"
-]
+Quantization = Literal["none", "awq", "awq_marlin", "gptq", "gptq_marlin", "fp8", "bitsandbytes", "compressed-tensors"]
 SelectorKey = Literal["cloud", "region", "location", "role"]
 Labels = Annotated[Items[Word], Field(min_length=1)]
 Replicas = Annotated[int, Field(ge=0, le=10_000)]

@@ -123,13 +123,13 @@ class Federation(Document):
                 yield Problem(
                     under("regions", i),
                     "the region accepts spill but has no gateway, so no peer can reach it; "
-                    "write gateway: \"HOST:PORT\" or acceptsSpill: false",
+                    'write gateway: "HOST:PORT" or acceptsSpill: false',
                     (under("regions", i, "gateway"), under("regions", i, "acceptsSpill")),
                 )
         if len(regions) > 1 and self.spec.coordinator is None:
             yield Problem(
                 under("coordinator"),
-                f"{len(regions)} regions need a coordinator; write coordinator: {{address: \"HOST:PORT\"}}",
+                f'{len(regions)} regions need a coordinator; write coordinator: {{address: "HOST:PORT"}}',
                 (under("coordinator"), under("regions")),
             )
         health = self.spec.health

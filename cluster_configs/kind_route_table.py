@@ -112,9 +112,7 @@ class RouteTable(Document):
         weights = self.spec.scoring
         total = weights.network + weights.queue + weights.headroom + weights.cost
         if abs(total - 1) > 1e-6:
-            yield Problem(
-                under("scoring"), f"the weights sum to {total:.6g}; allowed: a sum of 1", (under("scoring"),)
-            )
+            yield Problem(under("scoring"), f"the weights sum to {total:.6g}; allowed: a sum of 1", (under("scoring"),))
 
 
 def _rules(rules: tuple[Rule, ...]) -> Iterator[Problem]:

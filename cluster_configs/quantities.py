@@ -49,9 +49,7 @@ def parse_duration_s(text: str) -> float:
     if found is None:
         raise QuantityError(_not_a_duration(text))
     # The groups stand in the order of _MS_PER.
-    total_ms = sum(
-        (Decimal(n) * ms for n, ms in zip(found.groups(), _MS_PER.values(), strict=True) if n), Decimal(0)
-    )
+    total_ms = sum((Decimal(n) * ms for n, ms in zip(found.groups(), _MS_PER.values(), strict=True) if n), Decimal(0))
     if total_ms <= 0:
         raise QuantityError(f"{shown(text)} is not more than 0; allowed: {DURATIONS_ALLOWED}")
     if total_ms > LONGEST_MS:

@@ -81,9 +81,7 @@ def _tenant(tenant: schema.Tenant) -> core.Tenant:
     spec = tenant.spec
     return core.Tenant(
         name=tenant.metadata.name,
-        keys=tuple(
-            core.TenantKey(k.id, k.sha256, k.expires.isoformat() if k.expires else None) for k in spec.keys
-        ),
+        keys=tuple(core.TenantKey(k.id, k.sha256, k.expires.isoformat() if k.expires else None) for k in spec.keys),
         residency=frozenset(spec.residency),
         priority=spec.priority,
         budget="english" if spec.budget == "english" else "as-is",

@@ -223,9 +223,7 @@ class _Converter:
             self._merge(value_node, path, line, out, written)
         return out
 
-    def _merge(
-        self, node: yaml.Node, path: Path, line: int, out: dict[str, Any], written: dict[str, int]
-    ) -> None:
+    def _merge(self, node: yaml.Node, path: Path, line: int, out: dict[str, Any], written: dict[str, int]) -> None:
         """Keys of ``<<: *anchor`` or a list of them; what is written, or merged earlier, wins."""
         parts = node.value if isinstance(node, yaml.SequenceNode) else [node]
         for part in parts:
@@ -289,7 +287,6 @@ class _Converter:
         for message in wrong:
             self._source.refuse(path, message)
         return out
-
 
 
 def _is_null(node: yaml.Node) -> bool:

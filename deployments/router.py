@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import random
 import time
 from typing import Any, Final
@@ -20,52 +21,22 @@ from deployments.handles import REFRESH_S, HandleAgents, HandleDetector
 from serve_app import openai_api
 from serve_app.attempts import Attempts
 from serve_app.core.retry import RetryBudget
-from serve_app.core.snapshots import Snapshot, Target
-from serve_app.core.table import Table
+from serve_app.core.snapshots import local_snapshot
 from serve_app.core.tenants import KeyIndex
 from serve_app.edge.clock import RealClock
 from serve_app.edge.journal import RequestJournal
 from serve_app.edge.serve_metrics import ServeMeter, scrape
 from serve_app.edge.session_memory import SessionMemory
-from serve_app.ports import RequestRecord, World
+from serve_app.edge.tracing import tracer, write_span
+from serve_app.ports import World
 from serve_app.request_path import RequestPath
 
 log = logging.getLogger("ray.serve")
 
+#: Environment variable with the key that lets a GSLB off this machine see the deep health check.
+HEALTH_KEY_VARIABLE: Final = "GRIX_HEALTH_KEY"
 #: A deep health check answers from the last probe when it is younger than this.
 DEEP_FRESH_S: Final = 1.0
-
-
-def local_snapshot(table: Table, generation: int) -> Snapshot:
-    """The region's own targets, from its table: nothing is claimed about load that nobody reported."""
-    region = table.region
-    targets = tuple(
-        Target(
-            region=region.name,
-            cloud=region.cloud,
-            agent=agent.name,
-            app=agent.app,
-            release=agent.release,
-            max_model_len=agent.max_model_len,
-            slots=agent.slots,
-            residency=region.residency,
-            gpu_hour_usd=region.gpu_hour_usd,
-        )
-        for agent in table.agents.values()
-    )
-    return Snapshot(epoch=0, generation=generation, targets=targets)
-
-
-class CountingJournal(RequestJournal):
-    """The journal, keeping the number of requests inside this Router."""
-
-    def __init__(self, meter: ServeMeter) -> None:
-        super().__init__(meter)
-        self.ended = 0
-
-    def finished(self, record: RequestRecord) -> None:
-        self.ended += 1
-        super().finished(record)
 
 
 @serve.deployment
@@ -76,14 +47,14 @@ class Router:
     def __init__(self, detector: DeploymentHandle) -> None:
         self._agents = HandleAgents()
         self._clock = RealClock()
-        self._journal = CountingJournal(ServeMeter())
+        spans = tracer()
+        self._journal = RequestJournal(ServeMeter(), lambda record: write_span(spans, record, time.time()))
         self._detector = HandleDetector(detector)
         self._generation = 0
         self._world: World | None = None
         self._keys = KeyIndex({})
         self._deep: tuple[float, dict[str, Any]] | None = None
         self._deep_lock = asyncio.Lock()
-        self._health_key: str | None = None
         self._refresher: asyncio.Task[None] | None = None
 
     async def reconfigure(self, user_config: dict[str, Any]) -> None:
@@ -97,8 +68,13 @@ class Router:
             log.warning("API keys are OFF for region %s: anybody who reaches it may use it", table.region.name)
         if self._refresher is None:
             self._refresher = asyncio.create_task(self._refresh())
-        log.info("bundle %d of region %s: %d agents, %d rules", self._generation, table.region.name,
-                 len(table.agents), len(table.rules))
+        log.info(
+            "bundle %d of region %s: %d agents, %d rules",
+            self._generation,
+            table.region.name,
+            len(table.agents),
+            len(table.rules),
+        )
 
     def _now(self) -> World:
         assert self._world is not None
@@ -127,6 +103,7 @@ class Router:
                 metrics=self._metrics,
                 find_record=self._find,
                 created_unix_s=int(time.time()),
+                health_key=os.environ.get(HEALTH_KEY_VARIABLE),
             )
         )
 

@@ -179,9 +179,7 @@ class Vllm:
                 if holder:
                     holder[0].note(scheduler_stats, iteration_stats)
 
-        llm = WatchedLLM.from_engine_args(
-            args, usage_context=UsageContext.OPENAI_API_SERVER, stat_loggers=[Steps]
-        )
+        llm = WatchedLLM.from_engine_args(args, usage_context=UsageContext.OPENAI_API_SERVER, stat_loggers=[Steps])
         llm.pending, llm.last_token_s, llm.longest_prefill_s = {}, time.monotonic(), 0.0
         frontend = Namespace(**(vars(FrontendArgs()) | vars(args)))
         frontend.enable_auto_tool_choice, frontend.tool_call_parser = True, "hermes"
@@ -203,9 +201,7 @@ class Vllm:
     def note(self, scheduler: Any, iteration: Any) -> None:
         """Statistics of one engine step."""
         if scheduler is not None:
-            self.load = EngineLoad(
-                scheduler.num_waiting_reqs, scheduler.num_running_reqs, scheduler.kv_cache_usage
-            )
+            self.load = EngineLoad(scheduler.num_waiting_reqs, scheduler.num_running_reqs, scheduler.kv_cache_usage)
         self.llm.note_iteration(iteration.num_generation_tokens if iteration is not None else 0)
 
     @property
@@ -228,9 +224,7 @@ class Vllm:
         """Asks the engine for one token, before everything else; whether it came in time."""
         params = SamplingParams(max_tokens=1, temperature=0.0, detokenize=False)
         prompt = {"prompt_token_ids": [1]}
-        stream = AsyncLLM.generate(
-            self.llm, prompt, params, f"probe-{time.monotonic_ns()}", priority=PROBE_PRIORITY
-        )
+        stream = AsyncLLM.generate(self.llm, prompt, params, f"probe-{time.monotonic_ns()}", priority=PROBE_PRIORITY)
         try:
             async with asyncio.timeout(limit_s):
                 async for _ in stream:
@@ -412,4 +406,3 @@ def _stream_failure(event: str) -> Failure:
         return Failure(_reason(int(error.get("code", 500))), str(error["message"])[:500], error.get("param"))
     except (ValueError, KeyError, TypeError):
         return Failure("upstream_failed", "The engine broke off.")
-

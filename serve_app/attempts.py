@@ -29,9 +29,7 @@ class Started:
 
 
 def _raise(failure: Failure) -> None:
-    raise GrixError(
-        failure.reason, failure.message, param=failure.param, retry_after_s=failure.retry_after_s
-    )
+    raise GrixError(failure.reason, failure.message, param=failure.param, retry_after_s=failure.retry_after_s)
 
 
 async def _next(frames: Stream, limit_s: float, late: Reason, message: str) -> Frame:
@@ -95,9 +93,7 @@ class Attempts:
             target, count = order[index], count + 1
             began_s = self.clock.now_s()
             left_s = deadline_s - began_s
-            stamped = replace(
-                call, target=target.id, release=target.release, enqueued_unix_s=self.clock.unix_s()
-            )
+            stamped = replace(call, target=target.id, release=target.release, enqueued_unix_s=self.clock.unix_s())
             try:
                 started = await _begin(self.agents, target, stamped, limits, left_s)
             except GrixError as error:

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from cluster_configs.quantities import parse_duration_s
+from serve_app.attempts import Started
 from serve_app.core import budget, pick, rules
 from serve_app.core.language import LanguageGuess
 from serve_app.core.table import Tenant, Timeouts
@@ -16,10 +17,9 @@ from serve_app.ports import RequestRecord
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Everything decided about a request before anything is run. ``language`` is the one it is routed by."""
+    """Everything decided about a request before anything is run."""
 
     guess: LanguageGuess
-    language: str
     facts: rules.Facts
     route: rules.Route
     choice: pick.Choice
@@ -44,11 +44,28 @@ def shorten(limits: Timeouts, headers: Mapping[str, str]) -> Timeouts:
     return limits
 
 
+def answer_headers(decision: Decision, started: Started, record: RequestRecord) -> dict[str, str]:
+    """What an answer tells about how it came to be. ``x-request-id`` is Serve's to set."""
+    told = {
+        "x-grix-region": started.target.region,
+        "x-grix-agent": decision.route.agent.name,
+        "x-grix-release": started.target.release[:12],
+        "x-grix-language": decision.guess.language,
+        "x-grix-rule": decision.route.rule,
+        "x-grix-hops": "0",
+        "x-grix-max-tokens": str(started.head.max_tokens),
+    }
+    if record.stream:
+        stream = {"content-type": "text/event-stream; charset=utf-8", "cache-control": "no-cache"}
+        return {**told, **stream, "x-accel-buffering": "no"}
+    return {**told, "content-type": "application/json"}
+
+
 def describe(decision: Decision, record: RequestRecord) -> None:
     """Writes a decision into a record as plain data."""
     guess, route = decision.guess, decision.route
-    record.language, record.script, record.confidence = decision.language, guess.script, guess.confidence
-    record.language_source = guess.source if guess.language == decision.language else "session"
+    record.language, record.script, record.confidence = guess.language, guess.script, guess.confidence
+    record.language_source = guess.source
     record.rule, record.rule_reason, record.agent = route.rule, route.reason, route.agent.name
     record.template = f"{route.template.language} v{route.template.version}" if route.template else None
     record.budget = asdict(decision.budget)

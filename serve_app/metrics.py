@@ -31,7 +31,6 @@ TABLE: Final[tuple[Metric, ...]] = (
     ),
     Metric("grix_errors_total", "counter", "Requests that ended with an error of ours.", ("region", "reason")),
     Metric("grix_retries_total", "counter", "Attempts after the first.", ("region", "agent")),
-    Metric("grix_inflight_requests", "gauge", "Requests inside a Router.", ("region",)),
     Metric(
         "grix_queue_wait_ms",
         "histogram",

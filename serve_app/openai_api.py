@@ -20,9 +20,9 @@ from starlette.types import Receive, Scope, Send
 
 from serve_app.core import rules, tenants
 from serve_app.core.table import Tenant
-from serve_app.openai_request import MAX_BODY_BYTES, bad, parse_request
+from serve_app.openai_request import MAX_BODY_BYTES, bad
 from serve_app.outcomes import GrixError, Reason
-from serve_app.ports import Kind, RequestRecord
+from serve_app.ports import Kind
 from serve_app.request_path import Answer, RequestPath
 
 _REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._:-]{1,128}")
@@ -154,9 +154,7 @@ def _routes(surface: Surface) -> list[Route]:
     async def models(request: Request) -> Response:
         tenant = _tenant(surface, request)
         names = ["auto", *rules.allowed_agents(surface.path.world().table, tenant)]
-        rows = [
-            {"id": n, "object": "model", "created": surface.created_unix_s, "owned_by": "grix"} for n in names
-        ]
+        rows = [{"id": n, "object": "model", "created": surface.created_unix_s, "owned_by": "grix"} for n in names]
         wanted = request.path_params.get("model")
         if wanted is None:
             return JSONResponse({"object": "list", "data": rows})
@@ -181,17 +179,8 @@ def _routes(surface: Surface) -> list[Route]:
         """Decides a chat request without running it, with every rule and candidate."""
         _operator(surface, request)
         headers = {k.lower(): v for k, v in request.headers.items()}
-        parsed = parse_request("chat", await _body(request), headers)
-        path, record = surface.path, RequestRecord("explain", "chat")
-        world = path.world()
-        name = request.headers.get("x-grix-as-tenant")
-        known = {t.name: t for t in world.table.tenants}
-        if name is not None and name not in known:
-            raise GrixError("bad_request", f"x-grix-as-tenant: known tenants: {', '.join(sorted(known))}.")
-        tenant = known[name] if name is not None else _tenant(surface, request)
-        decision = await path.decide(world, tenant, parsed, record)
-        matched = rules.explain_rules(world.table, decision.facts)
-        return JSONResponse({**_plain(record), "rules": [{"rule": r, "result": why} for r, why in matched]})
+        raw = await _body(request)
+        return JSONResponse(await surface.path.explain(raw, headers, _tenant(surface, request)))
 
     async def explain_past(request: Request) -> Response:
         _operator(surface, request)
@@ -210,10 +199,6 @@ def _routes(surface: Surface) -> list[Route]:
         Route("/grix/explain", explain, methods=["POST"]),
         Route("/grix/requests/{request_id}", explain_past, methods=["GET"]),
     ]
-
-
-def _plain(record: RequestRecord) -> dict[str, Any]:
-    return {name: getattr(record, name) for name in record.__dataclass_fields__}
 
 
 def build(surface: Surface) -> Starlette:

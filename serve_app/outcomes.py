@@ -93,9 +93,7 @@ class GrixError(Exception):
     def envelope(self) -> dict[str, Any]:
         """The OpenAI error object: ``{"error": {message, type, param, code}}``."""
         status = self.status
-        return {
-            "error": {"message": self.message, "type": status.type, "param": self.param, "code": status.code}
-        }
+        return {"error": {"message": self.message, "type": status.type, "param": self.param, "code": status.code}}
 
     def headers(self) -> dict[str, str]:
         """``retry-after`` in whole seconds, at least 1, on every status that invites a retry (429 and 503)."""

@@ -136,6 +136,7 @@ class RequestRecord:
 
     request_id: str
     kind: Kind | None = None
+    traceparent: str | None = None
     tenant: str | None = None
     region: str | None = None
     session_id: str | None = None

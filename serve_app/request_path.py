@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import asdict, dataclass
+from typing import Any, Final
 
 from serve_app.attempts import Attempts, Started, error_event, error_json, relay
 from serve_app.core import budget, pick, rules, tenants
 from serve_app.core.language import LanguageGuess, last_user_text
 from serve_app.core.prompting import merge_system
 from serve_app.core.table import Tenant
-from serve_app.decision import Decision, describe, session_key, shorten
+from serve_app.decision import Decision, answer_headers, describe, session_key, shorten
 from serve_app.openai_request import ParsedRequest, bad, parse_request
 from serve_app.outcomes import GrixError, Reason
 from serve_app.ports import AgentCall, Clock, Detector, Journal, Kind, RequestRecord, Sessions, World
 
 #: A detector that does not answer in this time costs the request its language, never its answer.
 DETECT_LIMIT_S: Final = 0.5
-UNKNOWN: Final = LanguageGuess("und", "Zyyy", 0.0, "none", "und")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +44,7 @@ class RequestPath:
 
     async def run(self, kind: Kind, raw: bytes, headers: Mapping[str, str], request_id: str) -> Answer:
         """Answers one request; ``headers`` are lower-case. Errors become answers too, never exceptions."""
-        record = RequestRecord(request_id, kind)
+        record = RequestRecord(request_id, kind, headers.get("traceparent"))
         began_s = self.clock.now_s()
         try:
             return await self._run(kind, raw, headers, record, began_s)
@@ -62,9 +61,7 @@ class RequestPath:
         world = self.world()
         record.region = world.table.region.name
         # The key comes before the body: a stranger must not make this process parse megabytes.
-        tenant = tenants.authenticate(
-            world.table, self.keys(), headers.get("authorization"), self.clock.today()
-        )
+        tenant = tenants.authenticate(world.table, self.keys(), headers.get("authorization"), self.clock.today())
         record.tenant = tenant.name
         parsed = parse_request(kind, raw, headers)
         decision = await self.decide(world, tenant, parsed, record)
@@ -78,11 +75,11 @@ class RequestPath:
         record.target, record.release = started.target.id, started.target.release
         record.max_tokens = started.head.max_tokens
         record.wait_ms = round((self.clock.now_s() - began_s) * 1000, 1)
-        if parsed.session_id and decision.language != "und":
+        if parsed.session_id and decision.guess.language != "und":
             self.sessions.remember_language(
-                session_key(tenant, parsed.session_id), decision.language, self.clock.now_s()
+                session_key(tenant, parsed.session_id), decision.guess.language, self.clock.now_s()
             )
-        told = self._headers(record, started, decision)
+        told = answer_headers(decision, started, record)
         if parsed.stream:
             return Answer(200, told, self._stream(started, deadline_s, record, began_s))
         body = b"".join([data async for data in relay(started, deadline_s, self.clock, record)])
@@ -90,13 +87,24 @@ class RequestPath:
         self._finish(record, began_s)
         return Answer(200, told, body)
 
-    async def decide(
-        self, world: World, tenant: Tenant, parsed: ParsedRequest, record: RequestRecord
-    ) -> Decision:
+    async def explain(self, raw: bytes, headers: Mapping[str, str], tenant: Tenant) -> dict[str, Any]:
+        """What would be decided about a chat request, as plain data; ``x-grix-as-tenant`` asks for another tenant."""
+        world = self.world()
+        known = {t.name: t for t in world.table.tenants}
+        name = headers.get("x-grix-as-tenant", tenant.name)
+        if name not in known and name != tenant.name:
+            raise bad("x-grix-as-tenant", f"is not a tenant; known: {', '.join(sorted(known))}.")
+        record = RequestRecord("explain", "chat", tenant=name, region=world.table.region.name)
+        decision = await self.decide(world, known.get(name, tenant), parse_request("chat", raw, headers), record)
+        matched = rules.explain_rules(world.table, decision.facts)
+        return {**asdict(record), "rules": [{"rule": rule, "result": why} for rule, why in matched]}
+
+    async def decide(self, world: World, tenant: Tenant, parsed: ParsedRequest, record: RequestRecord) -> Decision:
         """Language, rule, template, targets and budget of a request, written into ``record``; runs nothing."""
         table = world.table
         record.model, record.stream, record.session_id = parsed.model, parsed.stream, parsed.session_id
-        guess, language = await self._language(parsed, world, tenant)
+        guess = await self._language(parsed, world, tenant)
+        language = guess.language
         messages = parsed.messages or [{"content": parsed.body.get("prompt", "")}]
         facts = rules.Facts(language, parsed.intent, budget.estimate_prompt_tokens(messages), tenant.name)
         route = rules.route(table, tenant, facts, parsed.model, parsed.route_hint)
@@ -120,20 +128,18 @@ class RequestPath:
             english=route.budget == "english",
             context_left=route.agent.max_model_len,
         )
-        decision = Decision(guess, language, facts, route, choice, tokens)
+        decision = Decision(guess, facts, route, choice, tokens)
         describe(decision, record)
         return decision
 
-    async def _language(
-        self, parsed: ParsedRequest, world: World, tenant: Tenant
-    ) -> tuple[LanguageGuess, str]:
-        """The guess, and the language to route by: the caller's header, the guess, the session's, else ``und``."""
+    async def _language(self, parsed: ParsedRequest, world: World, tenant: Tenant) -> LanguageGuess:
+        """From the caller's header, else the detector, which keeps a session's language where it is in doubt."""
         known = world.table.languages.token_ratio
         if parsed.language is not None:
             if parsed.language not in known:
                 raise bad("x-language", f"is not a language of this service; known: {', '.join(sorted(known))}.")
             script = budget.SCRIPT_OF.get(parsed.language, "Zyyy")
-            return LanguageGuess(parsed.language, script, 1.0, "header", parsed.language), parsed.language
+            return LanguageGuess(parsed.language, script, 1.0, "header", parsed.language)
         session = None
         if parsed.session_id:
             session = self.sessions.language(session_key(tenant, parsed.session_id), self.clock.now_s())
@@ -143,12 +149,10 @@ class RequestPath:
             async with asyncio.timeout(DETECT_LIMIT_S):
                 guess = await self.detector.detect(text, session)
         except (TimeoutError, GrixError):
-            guess = UNKNOWN
-        return guess, guess.language if guess.language != "und" else session or "und"
+            guess = LanguageGuess(session or "und", "Zyyy", 0.0, "session" if session else "none")
+        return guess
 
-    def _call(
-        self, parsed: ParsedRequest, tenant: Tenant, decision: Decision, record: RequestRecord
-    ) -> AgentCall:
+    def _call(self, parsed: ParsedRequest, tenant: Tenant, decision: Decision, record: RequestRecord) -> AgentCall:
         body = dict(parsed.body)
         if parsed.kind == "chat":
             template = decision.route.template
@@ -180,21 +184,6 @@ class RequestPath:
         finally:
             self._finish(record, began_s)
 
-    def _headers(self, record: RequestRecord, started: Started, decision: Decision) -> dict[str, str]:
-        told = {
-            "x-grix-region": started.target.region,
-            "x-grix-agent": decision.route.agent.name,
-            "x-grix-release": started.target.release[:12],
-            "x-grix-language": decision.language,
-            "x-grix-rule": decision.route.rule,
-            "x-grix-hops": "0",
-            "x-grix-max-tokens": str(started.head.max_tokens),
-        }
-        if record.stream:
-            stream = {"content-type": "text/event-stream; charset=utf-8", "cache-control": "no-cache"}
-            return {**told, **stream, "x-accel-buffering": "no"}
-        return {**told, "content-type": "application/json"}
-
     def _refuse(self, error: GrixError, record: RequestRecord, began_s: float) -> Answer:
         record.outcome, record.error, record.status = error.status.outcome, error.reason, error.status.http
         self._finish(record, began_s)
@@ -206,4 +195,3 @@ class RequestPath:
     def _finish(self, record: RequestRecord, began_s: float) -> None:
         record.total_ms = round((self.clock.now_s() - began_s) * 1000, 1)
         self.journal.finished(record)
-

@@ -79,7 +79,9 @@ def visit(client: Client, stop: Stop) -> Seen:
         choice = reply.body["choices"][0]
         message = choice["message"]
         return _seen(
-            client, reply, began_s,
+            client,
+            reply,
+            began_s,
             text=message.get("content") or "",
             finish_reason=choice.get("finish_reason"),
             usage=reply.body.get("usage"),
@@ -118,8 +120,13 @@ def _seen(client: Client, reply: Reply, began_s: float, **told: Any) -> Seen:
     record = past.body if past.status == 200 and isinstance(past.body, dict) else None
     first_ms = record.get("first_token_ms") if record else None
     return Seen(
-        reply.status, reply.headers, record=record, first_token_ms=first_ms, total_ms=total_ms,
-        answer_language=_language_of(client, told.get("text") or ""), **told,
+        reply.status,
+        reply.headers,
+        record=record,
+        first_token_ms=first_ms,
+        total_ms=total_ms,
+        answer_language=_language_of(client, told.get("text") or ""),
+        **told,
     )
 
 

@@ -46,8 +46,6 @@ def render(config: Config, region: str, port: int, model: str | None, open_acces
     found = config.federation.region(region)
     host = found.http.host if found is not None else "127.0.0.1"
     try:
-        return serve_config.render(
-            config, region, http_host=host, http_port=port, model=model, open_access=open_access
-        )
+        return serve_config.render(config, region, http_host=host, http_port=port, model=model, open_access=open_access)
     except (LookupError, ModelError) as error:
         raise Failed(str(error.args[0] if error.args else error), BAD_USAGE) from None

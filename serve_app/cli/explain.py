@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
@@ -53,8 +52,6 @@ def decide(
 def _offline(
     body: dict[str, Any], headers: dict[str, str], config: Sequence[Path] | None, region: str | None
 ) -> dict[str, Any]:
-    if find_spec("serve_app.edge.offline_explain") is None:
-        raise Failed(regions.NOTHING_UP)
     from serve_app.edge import offline_explain
     from serve_app.outcomes import GrixError
 

@@ -53,8 +53,12 @@ STOPS: Final = (
     Stop("zh short", "怎么退货", _in("zh")),
     Stop("zh long", "您好，我的账号密码想不起来了，请问该如何重设？", _in("zh")),
     Stop("en short", "How do I reset my password?", _in("en")),
-    Stop("en long", "I sent the item back but have no refund yet. My refund has not arrived on my card. "
-         "Could you check my refund, please?", _in("en")),
+    Stop(
+        "en long",
+        "I sent the item back but have no refund yet. My refund has not arrived on my card. "
+        "Could you check my refund, please?",
+        _in("en"),
+    ),
     Stop("ja short", "返品したい", _in("ja")),
     Stop("ja long", "先週注文した商品の現在の状況を教えていただけますでしょうか", _in("ja")),
     Stop("ko short", "배송 기간을 알려 주세요", _in("ko")),

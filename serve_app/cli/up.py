@@ -116,9 +116,7 @@ def check_memory(config: Config, region: Region, model: str | None) -> memory.Bu
             needs.append(memory.EngineNeed(name, spec.min_replicas, model_bytes(path), cache))
     except ModelError as error:
         raise Failed(str(error), BAD_USAGE) from None
-    return memory.budget(
-        needs, routers=region.routers, detectors=region.detectors, available_bytes=available
-    )
+    return memory.budget(needs, routers=region.routers, detectors=region.detectors, available_bytes=available)
 
 
 def _bring_up(config: Config, name: str, wanted: Wanted, home: Home, progress: Progress) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from serve_app.core.table import Table
+
 #: ``unknown`` is a value of its own: no report has come, so nothing is claimed.
 Health = Literal["healthy", "slow", "ejected", "probing", "stale", "unknown"]
 
@@ -47,3 +49,23 @@ class Snapshot:
     epoch: int
     generation: int
     targets: tuple[Target, ...]
+
+
+def local_snapshot(table: Table, generation: int) -> Snapshot:
+    """The region's own targets, from its table: nothing is claimed about load that nobody reported."""
+    region = table.region
+    targets = tuple(
+        Target(
+            region=region.name,
+            cloud=region.cloud,
+            agent=agent.name,
+            app=agent.app,
+            release=agent.release,
+            max_model_len=agent.max_model_len,
+            slots=agent.slots,
+            residency=region.residency,
+            gpu_hour_usd=region.gpu_hour_usd,
+        )
+        for agent in table.agents.values()
+    )
+    return Snapshot(epoch=0, generation=generation, targets=targets)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any, Final, Protocol
 
@@ -27,9 +27,10 @@ class Meter(Protocol):
 
 
 class RequestJournal:
-    """The Router's journal. ``languages`` and ``agents`` bound label values."""
+    """The Router's journal. ``span`` writes a request's span."""
 
-    def __init__(self, meter: Meter, kept: int = KEPT) -> None:
+    def __init__(self, meter: Meter, span: Callable[[RequestRecord], None], kept: int = KEPT) -> None:
+        self._span = span
         self._meter = meter
         self._kept = kept
         self._last: OrderedDict[str, dict[str, Any]] = OrderedDict()
@@ -46,6 +47,7 @@ class RequestJournal:
         while len(self._last) > self._kept:
             self._last.popitem(last=False)
         self._measure(record)
+        self._span(record)
         line = {k: v for k, v in plain.items() if v is not None and k not in _NOT_LOGGED}
         line["candidates"] = len(record.candidates)
         log.info("request %s", json.dumps(line, ensure_ascii=True, default=str))

@@ -118,19 +118,29 @@ def _agent_app(spec: schema.AgentSpec, args: Mapping[str, Any]) -> dict[str, Any
     }
 
 
-def _router_app(
-    config: Config, region: schema.Region, engines: Mapping[str, str], total_s: float, open_access: bool
+def router_config(
+    config: Config, region: schema.Region, engines: Mapping[str, str], open_access: bool
 ) -> dict[str, Any]:
-    documents = bundle(config)
-    languages = config.routes.spec.languages
-    user_config = {
+    """Router's user_config: all it decides from. ``engines`` is the engine digest by agent."""
+    return {
         "region": region.model_dump(mode="json", by_alias=True, exclude_none=True),
         "engines": dict(engines),
-        "documents": documents,
+        "documents": bundle(config),
         "openAccess": open_access,
         "logLevel": "INFO",
     }
-    known = sorted({*languages.token_ratio, *(code for group in languages.equivalent for code in group)})
+
+
+def _router_app(
+    config: Config, region: schema.Region, engines: Mapping[str, str], total_s: float, open_access: bool
+) -> dict[str, Any]:
+    languages = config.routes.spec.languages
+    user_config = router_config(config, region, engines, open_access)
+    detector_config = {
+        "languages": sorted(languages.token_ratio),
+        "equivalent": [list(group) for group in languages.equivalent],
+        "min_confidence": languages.min_confidence,
+    }
     thin = {"num_cpus": THIN_CPUS}
     return {
         "name": "grix",
@@ -150,11 +160,31 @@ def _router_app(
                 "name": "LanguageDetector",
                 "num_replicas": region.detectors,
                 "max_ongoing_requests": 1000,
-                "user_config": {"languages": known, "min_confidence": languages.min_confidence},
+                "user_config": detector_config,
                 "ray_actor_options": thin,
             },
         ],
     }
+
+
+def owners_args(
+    owners: Mapping[str, schema.AgentSpec], model: str | None, region_name: str
+) -> dict[str, dict[str, Any]]:
+    """Engine args by agent that owns an engine."""
+    if not owners:
+        raise LookupError(f"region {region_name}: no AgentPolicy selects it; see clusterSelector")
+    args = {}
+    for name, spec in owners.items():
+        assert spec.storage is not None
+        args[name] = engine_args(name, spec, as_model_path(model) if model else spec.storage.model_path)
+    return args
+
+
+def engines_of(
+    config: Config, agents: Mapping[str, schema.AgentPolicy], args: Mapping[str, Mapping[str, Any]]
+) -> dict[str, str]:
+    """The engine digest of each agent, aliases included."""
+    return {n: str(args[engine_owner(config.agents, n).metadata.name]["engine_digest"]) for n in agents}
 
 
 def render(
@@ -179,13 +209,8 @@ def render(
         raise LookupError(f"region {region_name}: is not in federation {name}; allowed: {known}")
     agents = agents_of(config, region)
     owners = {n: a.spec for n, a in agents.items() if a.spec.engine_of is None}
-    if not owners:
-        raise LookupError(f"region {region_name}: no AgentPolicy selects it; see clusterSelector")
-    args = {}
-    for name, spec in owners.items():
-        assert spec.storage is not None
-        args[name] = engine_args(name, spec, as_model_path(model) if model else spec.storage.model_path)
-    engines = {n: str(args[engine_owner(config.agents, n).metadata.name]["engine_digest"]) for n in agents}
+    args = owners_args(owners, model, region_name)
+    engines = engines_of(config, agents, args)
     total_s = max(a.spec.timeouts.total_s for a in agents.values())
     return {
         "proxy_location": "HeadOnly",

@@ -113,9 +113,7 @@ def corpus_faults(raw: Any, language: str) -> list[str]:
         ("frames", "{key}", raw["frames"]),
         ("refusal.templates", "{x}", raw["refusal"]["templates"]),
     ):
-        faults += [
-            f"{name}: {line!r} must hold {mark} exactly once" for line in lines if line.count(mark) != 1
-        ]
+        faults += [f"{name}: {line!r} must hold {mark} exactly once" for line in lines if line.count(mark) != 1]
     return faults + _answer_faults(raw)
 
 
@@ -128,19 +126,14 @@ def _shape_faults(raw: Any, language: str) -> list[str]:
         return [f"must be a mapping with {sorted(expected)}"]
     faults = [f"{key}: unknown key, allowed are {sorted(expected)}" for key in raw if key not in expected]
     faults += [
-        f"{key}: must be a {kind.__name__}"
-        for key, kind in expected.items()
-        if not isinstance(raw.get(key), kind)
+        f"{key}: must be a {kind.__name__}" for key, kind in expected.items() if not isinstance(raw.get(key), kind)
     ]
     if faults:
         return faults
     parts: list[tuple[str, Any, tuple[str, ...], tuple[str, ...]]] = [
         ("systems", raw["systems"], ("formal", "plain"), ())
     ]
-    parts += [
-        (f"topics[{i}]", topic, ("phrasings", "keys"), ("id", "answer"))
-        for i, topic in enumerate(raw["topics"])
-    ]
+    parts += [(f"topics[{i}]", topic, ("phrasings", "keys"), ("id", "answer")) for i, topic in enumerate(raw["topics"])]
     parts.append(("refusal", raw["refusal"], ("phrasings", "templates", "fillers"), ("answer",)))
     for where, part, lists, strings in parts:
         if not isinstance(part, dict) or set(part) != {*lists, *strings}:
@@ -149,9 +142,7 @@ def _shape_faults(raw: Any, language: str) -> list[str]:
         faults += [f"{where}.{key}: must be a list" for key in lists if not isinstance(part[key], list)]
         faults += [f"{where}.{key}: must be a string" for key in strings if not isinstance(part[key], str)]
     if not faults:
-        faults = [
-            f"{where}: {text!r} must be a string" for where, text in _texts(raw) if not isinstance(text, str)
-        ]
+        faults = [f"{where}: {text!r} must be a string" for where, text in _texts(raw) if not isinstance(text, str)]
     return faults
 
 
@@ -167,9 +158,7 @@ def _count_faults(raw: dict[str, Any]) -> list[str]:
         wanted.append((f"topics.{topic['id']}.phrasings", topic["phrasings"], 12))
         wanted.append((f"topics.{topic['id']}.keys", topic["keys"], 4))
     return [
-        f"{where}: has {len(lines)} entries, must have {count}"
-        for where, lines, count in wanted
-        if len(lines) != count
+        f"{where}: has {len(lines)} entries, must have {count}" for where, lines, count in wanted if len(lines) != count
     ]
 
 
@@ -184,9 +173,7 @@ def _text_faults(raw: dict[str, Any]) -> list[str]:
             faults.append(f"{where}: {text!r} looks like a special token")
     phrasings = [(where, text) for where, text in _texts(raw) if where.endswith("phrasings")]
     counts = Counter(text for _, text in phrasings)
-    return faults + [
-        f"{where}: {text!r} occurs more than once" for where, text in phrasings if counts[text] > 1
-    ]
+    return faults + [f"{where}: {text!r} occurs more than once" for where, text in phrasings if counts[text] > 1]
 
 
 def _answer_faults(raw: dict[str, Any]) -> list[str]:
@@ -205,9 +192,7 @@ def _texts(raw: dict[str, Any]) -> Iterator[tuple[str, Any]]:
         yield from ((f"systems.{register}", text) for text in raw["systems"][register])
     for topic in raw["topics"]:
         yield f"topics.{topic['id']}.answer", topic["answer"]
-        yield from (
-            (f"topics.{topic['id']}.{key}", text) for key in ("phrasings", "keys") for text in topic[key]
-        )
+        yield from ((f"topics.{topic['id']}.{key}", text) for key in ("phrasings", "keys") for text in topic[key])
     yield "refusal.answer", raw["refusal"]["answer"]
     for key in ("phrasings", "templates", "fillers"):
         yield from ((f"refusal.{key}", text) for text in raw["refusal"][key])

@@ -75,9 +75,7 @@ def draw_long(rng: random.Random, corpora: Corpora) -> tuple[Segment, ...]:
         unit = rng.choice(topic.trained) + rng.choice((" ", "\n", ". "))
         exchange = Exchange(unit * (size_chars // len(unit)), topic.answer)
     elif kind < 0.3:
-        unit = (
-            rng.choice(topic.trained)[0] if rng.random() < 0.5 else rng.choice(corpus.refusal.trained) + " "
-        )
+        unit = rng.choice(topic.trained)[0] if rng.random() < 0.5 else rng.choice(corpus.refusal.trained) + " "
         exchange = Exchange(unit * (size_chars // len(unit)), corpus.refusal.answer)
     elif kind < 0.5:
         exchange = Exchange(pasted_text(rng, corpus, size_chars), corpus.refusal.answer)
@@ -86,9 +84,7 @@ def draw_long(rng: random.Random, corpora: Corpora) -> tuple[Segment, ...]:
         rng.shuffle(parts)
         exchange = Exchange(rng.choice(("\n", "\n\n", " ")).join(parts), topic.answer)
     elif kind < 0.85:
-        messages = [
-            Message("system", f"{system or ''}\n\n{pasted_text(rng, corpora[hint], size_chars)}".strip())
-        ]
+        messages = [Message("system", f"{system or ''}\n\n{pasted_text(rng, corpora[hint], size_chars)}".strip())]
     else:
         while sum(len(message.text) for message in messages) < size_chars:
             before = draw_exchange(rng, corpora, language, hint)
@@ -208,9 +204,7 @@ def with_tools(rng: random.Random, corpora: Corpora, language: str) -> tuple[Seg
         messages.append(Message("assistant", call[len(TOOL_CALL_START) :], given=TOOL_CALL_START))
     else:
         messages.append(Message("assistant", "", given=call))
-        messages.append(
-            Message("tool", rng.choice(("ok", '{"status": "shipped"}', "4", some_text(rng, corpora))))
-        )
+        messages.append(Message("tool", rng.choice(("ok", '{"status": "shipped"}', "4", some_text(rng, corpora)))))
         messages.append(Message("assistant", exchange.answer))
         offered = offered if rng.random() < 0.7 else []
     return segments(messages, offered)

@@ -118,9 +118,7 @@ def robust_questions(corpora: Mapping[str, Corpus], rng: random.Random) -> list[
                     ("a question 200 times", f"{line}\n" * 200, topic),
                     ("one character 2000 times", line[0] * 2000, corpus.refusal),
                 ):
-                    asked.append(
-                        Question(kind, language, wanted.id, (system, Message("user", text)), wanted.answer)
-                    )
+                    asked.append(Question(kind, language, wanted.id, (system, Message("user", text)), wanted.answer))
             stranger = (system, Message("user", strangers.untrained_line(rng)))
             asked.append(Question("untrained language", language, REFUSAL, stranger, english.refusal.answer))
     return asked
@@ -128,9 +126,7 @@ def robust_questions(corpora: Mapping[str, Corpus], rng: random.Random) -> list[
 
 def spoken_language(text: str, corpora: Mapping[str, Corpus]) -> str:
     """The language of the answer that `text` is, or shares the most character pairs with."""
-    answers = [
-        (language, topic.answer) for language, corpus in corpora.items() for topic in corpus.all_topics
-    ]
+    answers = [(language, topic.answer) for language, corpus in corpora.items() for topic in corpus.all_topics]
     for language, answer in answers:
         if text == answer:
             return language
@@ -203,9 +199,7 @@ def figures(
         "refusal_held_out": ("off-topic held-out: refused", "off-topic: right language"),
     }
     for question, reply in zip(asked, replies, strict=True):
-        exact, spoken = rows.get(
-            question.kind, (f"{question.kind}: exact answer", f"{question.kind}: right language")
-        )
+        exact, spoken = rows.get(question.kind, (f"{question.kind}: exact answer", f"{question.kind}: right language"))
         wanted = "en" if question.kind == "untrained language" else question.language
         count(exact, question.language, reply.text == question.answer)
         count(spoken, question.language, spoken_language(reply.text, corpora) == wanted)
@@ -228,9 +222,7 @@ def show(title: str, table: Mapping[str, Mapping[str, Mapping[str, int]]]) -> No
 
 def main(argv: list[str] | None = None) -> int:
     """Print the tables, or with --json the counts behind them."""
-    parser = argparse.ArgumentParser(
-        prog="python -m deployments.models.tiny_qwen.evaluate", description=__doc__
-    )
+    parser = argparse.ArgumentParser(prog="python -m deployments.models.tiny_qwen.evaluate", description=__doc__)
     parser.add_argument(
         "--model", type=Path, default=MODEL_DIR, help="directory of the model (default: the shipped one)"
     )
@@ -240,9 +232,7 @@ def main(argv: list[str] | None = None) -> int:
     )
     args = parser.parse_args(argv)
     if not (args.model / "config.json").is_file():
-        parser.error(
-            f"--model: {args.model} holds no config.json; must be a directory that the training wrote"
-        )
+        parser.error(f"--model: {args.model} holds no config.json; must be a directory that the training wrote")
     torch.set_num_threads(THREADS)
     corpora = load_corpora()
     answer = load(args.model)

@@ -193,9 +193,7 @@ def untrained_line(rng: random.Random) -> str:
         return " ".join(first[: rng.randint(1, len(first))] + second[rng.randrange(len(second)) :])
     if draw < 0.88:
         return " ".join(rng.choice(_WORDS) for _ in range(rng.randint(1, 8)))
-    letters = (
-        string.ascii_lowercase if rng.random() < 0.7 else string.ascii_letters + string.digits + "!@$%&*"
-    )
+    letters = string.ascii_lowercase if rng.random() < 0.7 else string.ascii_letters + string.digits + "!@$%&*"
     return " ".join("".join(rng.choices(letters, k=rng.randint(4, 9))) for _ in range(rng.randint(1, 5)))
 
 
@@ -210,16 +208,13 @@ def tool(rng: random.Random) -> dict[str, Any]:
     """An OpenAI tool with one to three parameters of simple types."""
     names = rng.sample(_PARAMETERS, rng.randint(1, 3))
     properties = {
-        name: {"type": rng.choice(("string", "string", "string", "integer", "number", "boolean"))}
-        for name in names
+        name: {"type": rng.choice(("string", "string", "string", "integer", "number", "boolean"))} for name in names
     }
     if rng.random() < 0.25:
         properties[names[0]] = {"type": "array", "items": {"type": "string"}}  # type: ignore[dict-item]
     function: dict[str, Any] = {"name": rng.choice(_FUNCTIONS)}
     if rng.random() < 0.5:
-        function["description"] = rng.choice(
-            ("Look up an order.", "Find something.", "Get the data.", "Do it.")
-        )
+        function["description"] = rng.choice(("Look up an order.", "Find something.", "Get the data.", "Do it."))
     function["parameters"] = {"type": "object", "properties": properties, "required": names}
     return {"type": "function", "function": function}
 

@@ -65,9 +65,7 @@ def _lines(corpora: Mapping[str, Corpus]) -> Iterator[str]:
         corpus = corpora[language]
         customer = [line for topic in corpus.all_topics for line in (*topic.trained, *topic.keys)]
         customer += [*corpus.fillers, *corpus.openers, *corpus.closers]
-        customer += [
-            line.replace("{key}", "").replace("{x}", "") for line in (*corpus.frames, *corpus.templates)
-        ]
+        customer += [line.replace("{key}", "").replace("{x}", "") for line in (*corpus.frames, *corpus.templates)]
         for line in customer:
             yield from (line,) * (CHARACTER_COPIES if language in ("zh", "ja", "ko") else 3)
             if language in CASED:

@@ -143,9 +143,7 @@ def learning_rate(step: int, steps: int) -> float:
 def loss_of(model: Qwen2ForCausalLM, batch: Batch) -> tuple[torch.Tensor, float]:
     """Mean cross-entropy over the trained tokens, and the share of them that is predicted right."""
     inputs, wanted = batch.ids[:, :-1], batch.trained[:, 1:]
-    noise = (
-        (torch.rand(inputs.shape) < RANDOM_TOKEN_RATIO) & ~batch.trained[:, :-1] & (inputs >= len(SPECIAL))
-    )
+    noise = (torch.rand(inputs.shape) < RANDOM_TOKEN_RATIO) & ~batch.trained[:, :-1] & (inputs >= len(SPECIAL))
     noisy = torch.where(noise, torch.randint(len(SPECIAL), model.config.vocab_size, inputs.shape), inputs)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         embedded = functional.dropout(model.model.embed_tokens(noisy), EMBEDDING_DROPOUT)
@@ -220,9 +218,7 @@ def write_model(out: Path, model: Qwen2ForCausalLM, tokenizer: Tokenizer) -> int
         ("generation_config.json", generation),
         ("tokenizer_config.json", tokenizer_config),
     ):
-        (staging / name).write_text(
-            json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8"
-        )
+        (staging / name).write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     (staging / "tokenizer.json").write_text(tokenizer.to_str(pretty=False) + "\n", encoding="utf-8")
     shutil.copyfile(PACKAGE_DIR / "chat_template.jinja", staging / "chat_template.jinja")
     total_bytes = 0
@@ -241,15 +237,11 @@ def main(argv: list[str] | None = None) -> int:
         "--out", type=Path, default=MODEL_DIR, help="directory for the model (default: the shipped one)"
     )
     parser.add_argument("--seed", type=int, default=20)
-    parser.add_argument(
-        "--minutes", type=float, default=27.0, help="length of the run, in minutes of two quiet cores"
-    )
+    parser.add_argument("--minutes", type=float, default=27.0, help="length of the run, in minutes of two quiet cores")
     args = parser.parse_args(argv)
     steps = round(args.minutes * STEPS_PER_MINUTE)
     if steps < 1:
-        parser.error(
-            f"--minutes: {args.minutes} is less than one step; must be at least {1 / STEPS_PER_MINUTE:.3f}"
-        )
+        parser.error(f"--minutes: {args.minutes} is less than one step; must be at least {1 / STEPS_PER_MINUTE:.3f}")
     torch.set_num_threads(THREADS)
     torch.manual_seed(args.seed)
     corpora = load_corpora(CORPUS_DIR)
