@@ -18,7 +18,7 @@ unit: setup       ## tests that need no region: under a minute
 	@$(VENV)/python -m pytest tests/unit tests/properties
 
 lint: setup       ## ruff, layers, types
-	@$(VENV)/ruff check .
+	@$(VENV)/ruff check --no-cache .
 	@$(VENV)/lint-imports
 	@$(VENV)/mypy
 

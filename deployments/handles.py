@@ -11,8 +11,8 @@ from ray import serve
 from ray.exceptions import RayError
 from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError, RayServeException
 from ray.serve.handle import DeploymentHandle
-from serve_app.core.language import LanguageGuess
 
+from serve_app.core.language import LanguageGuess
 from serve_app.core.snapshots import Target
 from serve_app.outcomes import GrixError
 from serve_app.ports import AgentCall, Frame

