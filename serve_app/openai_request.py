@@ -30,7 +30,7 @@ _CHAT: Final = {"messages", "max_completion_tokens", "top_logprobs", "tools", "t
 #: Fields an engine may see, by kind. Everything else is refused: engine-only extras are not part of the API.
 HONOURED: Final[dict[Kind, frozenset[str]]] = {
     "chat": _SHARED | _CHAT | {"modalities"},
-    "completion": _SHARED | {"prompt", "echo", "suffix", "best_of"},
+    "completion": _SHARED | {"prompt", "echo", "suffix"},
 }
 ROLES: Final = ("system", "developer", "user", "assistant", "tool", "function")
 
@@ -231,7 +231,6 @@ CHECKS: Final[dict[str, Callable[[Any], str | None]]] = {
     "presence_penalty": _number(-2, 2),
     "frequency_penalty": _number(-2, 2),
     "n": _number(1, MAX_CHOICES, integer=True),
-    "best_of": _number(1, MAX_CHOICES, integer=True),
     "seed": _number(-(2**63), 2**63 - 1, integer=True),
     "top_logprobs": _number(0, 20, integer=True),
     "logprobs": _logprobs,

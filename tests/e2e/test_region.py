@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import ipaddress
 import json
 import os
 import signal
@@ -17,12 +18,15 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import grpc
 import psutil
 import pytest
 import yaml
 
 from tests.e2e.conftest import LiveRegion, of_this_region
 
+REPLICA_METHOD = "/ray.serve.ASGIService/HandleRequestWithRejection"
+GCS_METHOD = "/ray.rpc.NodeInfoGcsService/GetAllNodeInfo"
 ENDLESS = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 3500, "ignore_eos": True}
 
 
@@ -125,14 +129,25 @@ def test_secrets_are_private_and_not_in_logs(region: LiveRegion) -> None:
         assert region.key not in text and token not in text, log
 
 
-def test_only_token_protected_replica_ports_leave_loopback(region: LiveRegion) -> None:
-    outside = set()
+def is_loopback(ip: str) -> bool:
+    address = ipaddress.ip_address(ip)
+    mapped = getattr(address, "ipv4_mapped", None)
+    return (mapped or address).is_loopback
+
+
+def test_only_replica_ports_leave_loopback_and_they_want_the_token(region: LiveRegion) -> None:
+    outside: dict[int, str] = {}
     for process in of_this_region(region.record["temp_dir"]):
         for connection in process.net_connections("inet"):
-            if connection.status == psutil.CONN_LISTEN and connection.laddr.ip not in ("127.0.0.1", "::1"):
-                outside.add(process.cmdline()[0].split(":")[2] if "::" in process.cmdline()[0] else process.name())
-    # Serve binds a replica's gRPC port on all interfaces; Ray's token protects it. Nothing else may.
-    assert outside <= {"ServeReplica"}
+            if connection.status == psutil.CONN_LISTEN and not is_loopback(connection.laddr.ip):
+                outside[connection.laddr.port] = process.cmdline()[0]
+    # Serve binds one gRPC port of each replica on all interfaces; nothing else may leave loopback.
+    assert len(outside) == 3 and all(name.startswith("ray::ServeReplica:") for name in outside.values())
+    gcs = int(region.record["gcs"].rpartition(":")[2])
+    for port, method in [*((p, REPLICA_METHOD) for p in outside), (gcs, GCS_METHOD)]:
+        with grpc.insecure_channel(f"127.0.0.1:{port}") as channel, pytest.raises(grpc.RpcError) as refused:
+            channel.unary_unary(method)(b"", timeout=10)
+        assert refused.value.code() == grpc.StatusCode.UNAUTHENTICATED, (port, method)
 
 
 def test_health_and_metrics(region: LiveRegion) -> None:

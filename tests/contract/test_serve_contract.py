@@ -1,0 +1,64 @@
+"""What is used of Ray Serve 2.60, and that Serve takes what ``grix render`` makes."""
+
+from __future__ import annotations
+
+import inspect
+from importlib import import_module, metadata
+
+import pytest
+from ray import serve
+from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError, RayServeException
+from ray.serve.handle import DeploymentBroadcastResponse, DeploymentHandle, DeploymentResponseGenerator
+from ray.serve.schema import ServeDeploySchema
+
+from cluster_configs.load import load_paths, local_paths
+from serve_app.edge.serve_config import render
+
+
+def config() -> dict:
+    documents = load_paths(local_paths(), {})
+    return render(documents, "cloud-a", http_host="127.0.0.1", http_port=8000)
+
+
+def test_the_pinned_version() -> None:
+    assert metadata.version("ray").startswith("2.60.")
+
+
+def test_an_ingress_may_build_its_own_asgi_app() -> None:
+    @serve.ingress()
+    class Entry:
+        def __serve_build_asgi_app__(self) -> None: ...
+
+    assert issubclass(Entry, object)
+    with pytest.raises(ValueError, match="__serve_build_asgi_app__"):
+        serve.ingress()(type("NoBuilder", (), {}))
+
+
+def test_handles_stream_cancel_and_broadcast() -> None:
+    assert {"stream", "method_name"} <= set(inspect.signature(DeploymentHandle.options).parameters)
+    assert callable(DeploymentResponseGenerator.cancel)
+    assert callable(DeploymentHandle.broadcast)
+    assert inspect.iscoroutinefunction(DeploymentBroadcastResponse.results_async)
+    assert callable(serve.get_app_handle)
+
+
+def test_refusals_are_told_apart() -> None:
+    assert issubclass(BackPressureError, RayServeException)
+    assert issubclass(DeploymentUnavailableError, RayServeException)
+
+
+def test_serve_takes_the_rendered_config_whole() -> None:
+    rendered = config()
+    parsed = ServeDeploySchema.model_validate(rendered) if hasattr(ServeDeploySchema, "model_validate") else None
+    assert parsed is not None
+    assert [a.name for a in parsed.applications] == [a["name"] for a in rendered["applications"]]
+    for app, written in zip(parsed.applications, rendered["applications"], strict=True):
+        for deployment, raw in zip(app.deployments, written["deployments"], strict=True):
+            # Keys that Serve does not know would be dropped without a word.
+            assert set(raw) <= set(type(deployment).model_fields), set(raw) - set(type(deployment).model_fields)
+
+
+def test_every_import_path_resolves() -> None:
+    for app in config()["applications"]:
+        module, _, name = app["import_path"].partition(":")
+        assert callable(getattr(import_module(module), name))

