@@ -8,6 +8,7 @@ import logging
 import os
 import time
 from collections.abc import AsyncIterator
+from contextlib import aclosing
 from typing import Any, Final
 
 import ray
@@ -74,8 +75,9 @@ class QwenAgent:
     async def call(self, call: AgentCall) -> AsyncIterator[Frame]:
         """One attempt: ``Accepted``, then the engine's frames. Closing it aborts the work."""
         yield Accepted(call.target, call.release)
-        async for frame in self._vllm.call(call):
-            yield frame
+        async with aclosing(self._vllm.call(call)) as frames:
+            async for frame in frames:
+                yield frame
 
     async def probe(self) -> bool:
         """Whether the engine makes tokens: real ones of the last 2 s, else one asked for now."""

@@ -10,7 +10,8 @@ import json
 import time
 import types
 from argparse import Namespace
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -233,7 +234,7 @@ class Vllm:
             return False
         return True
 
-    async def call(self, call: AgentCall) -> AsyncIterator[Frame]:
+    async def call(self, call: AgentCall) -> AsyncGenerator[Frame, None]:
         """The frames of a call after ``Accepted``. Closing this generator aborts the work in the engine."""
         began_s, began_unix_s = time.monotonic(), time.time()
         # Time already spent in handles; clocks of two machines may disagree, so never negative.
@@ -241,9 +242,9 @@ class Vllm:
         watch = Watch(call, entered_s)
         _WATCH.set(watch)
         try:
-            answer = self._streamed(call, watch) if call.stream else self._whole(call, watch)
-            async for frame in answer:
-                yield frame
+            async with aclosing(self._streamed(call, watch) if call.stream else self._whole(call, watch)) as frames:
+                async for frame in frames:
+                    yield frame
         except (VLLMClientError, ValueError, TypeError) as error:
             failure = await self._client_error(error, call)
             yield Head(failure=failure)
@@ -265,7 +266,7 @@ class Vllm:
         text = CompletionRequest.model_validate({**body, "max_tokens": limit})
         return await self._state.openai_serving_completion.create_completion(text, _request(headers))
 
-    async def _streamed(self, call: AgentCall, watch: Watch) -> AsyncIterator[Frame]:
+    async def _streamed(self, call: AgentCall, watch: Watch) -> AsyncGenerator[Frame, None]:
         events = await self._begin(call)
         if isinstance(events, ErrorResponse):
             async for frame in self._refused(events, watch):
@@ -288,7 +289,7 @@ class Vllm:
         finally:
             await events.aclose()
 
-    async def _whole(self, call: AgentCall, watch: Watch) -> AsyncIterator[Frame]:
+    async def _whole(self, call: AgentCall, watch: Watch) -> AsyncGenerator[Frame, None]:
         answer = asyncio.ensure_future(self._begin(call))
         first = asyncio.ensure_future(watch.first.wait())
         try:
@@ -315,7 +316,7 @@ class Vllm:
             first.cancel()
             answer.cancel()
 
-    async def _refused(self, response: ErrorResponse, watch: Watch) -> AsyncIterator[Frame]:
+    async def _refused(self, response: ErrorResponse, watch: Watch) -> AsyncGenerator[Frame, None]:
         failure = _failure(response)
         yield Head(failure=failure)
         yield self._tail(watch, failure)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import aclosing
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
@@ -82,7 +83,8 @@ class RequestPath:
         told = answer_headers(decision, started, record)
         if parsed.stream:
             return Answer(200, told, self._stream(started, deadline_s, record, began_s))
-        body = b"".join([data async for data in relay(started, deadline_s, self.clock, record)])
+        async with aclosing(relay(started, deadline_s, self.clock, record)) as parts:
+            body = b"".join([data async for data in parts])
         record.status = 200
         self._finish(record, began_s)
         return Answer(200, told, body)
@@ -173,8 +175,9 @@ class RequestPath:
         """Bytes to the client; after the first token an error ends the stream in-band, without ``[DONE]``."""
         record.status = 200
         try:
-            async for data in relay(started, deadline_s, self.clock, record):
-                yield data
+            async with aclosing(relay(started, deadline_s, self.clock, record)) as parts:
+                async for data in parts:
+                    yield data
         except GrixError as error:
             record.outcome, record.error = error.status.outcome, error.reason
             yield error_event(error)

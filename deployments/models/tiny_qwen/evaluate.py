@@ -21,9 +21,10 @@ from pathlib import Path
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 import torch
+import yaml
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from deployments.models.tiny_qwen import MODEL_DIR, strangers
+from deployments.models.tiny_qwen import MODEL_DIR, PACKAGE_DIR, strangers
 from deployments.models.tiny_qwen.augment import HANT, typo
 from deployments.models.tiny_qwen.chatml import IM_END, Message, prompt
 from deployments.models.tiny_qwen.corpus import LANGUAGES, REFUSAL, Corpus, load_corpora
@@ -34,7 +35,7 @@ BATCH = 64
 MAX_NEW_TOKENS = 160
 PROGRESS_S = 5.0
 ROBUST_PER_LANGUAGE = 52
-LONG_PER_LANGUAGE = 6
+LONG_PER_LANGUAGE = 3
 LONG_CHARS = 4000
 
 
@@ -74,7 +75,7 @@ def questions(corpora: Mapping[str, Corpus], register: str) -> list[Question]:
     return asked
 
 
-def robust_questions(corpora: Mapping[str, Corpus], rng: random.Random) -> list[Question]:
+def robust_questions(corpora: Mapping[str, Corpus], rng: random.Random, templates: Mapping[str, str]) -> list[Question]:
     """Trained phrasings in rough conditions: typos, capitals, long texts, strange or no system prompts."""
     asked = []
     english = corpora["en"]
@@ -105,6 +106,8 @@ def robust_questions(corpora: Mapping[str, Corpus], rng: random.Random) -> list[
                     Message("user", line),
                 ),
             }
+            if language in templates:
+                variants["shipped template"] = (Message("system", templates[language]), Message("user", line))
             if language == "zh":
                 variants["traditional characters"] = (system, Message("user", line.translate(HANT)))
             for kind, messages in variants.items():
@@ -122,6 +125,13 @@ def robust_questions(corpora: Mapping[str, Corpus], rng: random.Random) -> list[
             stranger = (system, Message("user", strangers.untrained_line(rng)))
             asked.append(Question("untrained language", language, REFUSAL, stranger, english.refusal.answer))
     return asked
+
+
+def shipped_templates() -> dict[str, str]:
+    """The system prompts of the shipped templates by language; empty where the configuration is not installed."""
+    directory = PACKAGE_DIR.parents[2] / "cluster_configs" / "templates"
+    documents = (yaml.safe_load(path.read_text(encoding="utf-8")) for path in sorted(directory.glob("*.yaml")))
+    return {document["spec"]["language"]: document["spec"]["system"] for document in documents}
 
 
 def spoken_language(text: str, corpora: Mapping[str, Corpus]) -> str:
@@ -238,7 +248,7 @@ def main(argv: list[str] | None = None) -> int:
     answer = load(args.model)
     sets = {register: questions(corpora, register) for register in ("formal", "plain")}
     if args.robust:
-        sets["robust"] = robust_questions(corpora, random.Random(1))
+        sets["robust"] = robust_questions(corpora, random.Random(1), shipped_templates())
     tables = {}
     for name, asked in sets.items():
         tables[name] = figures(asked, answer([prompt(question.messages) for question in asked]), corpora)
