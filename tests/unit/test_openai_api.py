@@ -80,7 +80,7 @@ async def test_the_body_limit_holds_while_reading() -> None:
     assert site.stage.journal.records == []
 
 
-@pytest.mark.parametrize("given", ["a b", "a/b", "x" * 129, "\u00e9"])
+@pytest.mark.parametrize("given", ["a b", "a/b", "x" * 129, "a;b"])
 async def test_a_request_id_that_cannot_stand_in_a_log_is_refused(given: str) -> None:
     answer = await Site().ask("POST", CHAT, HELLO, {**BEARER, "x-request-id": given})
     assert (answer.status_code, told(answer)["param"]) == (400, "x-request-id")

@@ -1,0 +1,57 @@
+"""Retries: which reasons, where, after how long, and the share of traffic that they may be."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+import pytest
+
+from serve_app.core.retry import ELSEWHERE, MAX_ATTEMPTS, SAME_TARGET, Again, RetryBudget, next_attempt
+from serve_app.outcomes import STATUS, Reason
+
+
+def test_three_attempts_with_half_a_second_and_one_and_a_half_between() -> None:
+    assert MAX_ATTEMPTS == 3
+    assert [next_attempt("upstream_failed", n, 0, 1) for n in (1, 2, 3, 4)] == [Again(0, 0.5), Again(0, 1.5), None, None]
+
+
+@pytest.mark.parametrize("reason", get_args(Reason))
+def test_where_each_reason_may_be_tried_again(reason: Reason) -> None:
+    elsewhere = {
+        "upstream_failed",
+        "upstream_invalid",
+        "no_target",
+        "queue_timeout",
+        "first_byte_timeout",
+        "overloaded",
+    }
+    same = {"upstream_failed", "upstream_invalid", "no_target"}
+    assert next_attempt(reason, 1, 0, 2) == (Again(1, 0.0) if reason in elsewhere else None)
+    assert next_attempt(reason, 1, 1, 2) == (Again(1, 0.5) if reason in same else None)
+
+
+def test_what_is_worth_the_same_target_is_worth_another_and_is_told_as_retryable() -> None:
+    assert SAME_TARGET < ELSEWHERE
+    assert {r for r, status in STATUS.items() if status.retry} == ELSEWHERE
+
+
+def test_many_targets_are_still_three_attempts() -> None:
+    assert next_attempt("overloaded", 2, 1, 9) == Again(2, 0.0)
+    assert next_attempt("overloaded", 3, 2, 9) is None
+
+
+def test_a_budget_is_spent_whole_and_earned_in_fifths() -> None:
+    budget = RetryBudget()
+    assert [budget.spend() for _ in range(11)] == [True] * 10 + [False]
+    for _ in range(4):
+        budget.earn()
+    assert budget.spend() is False
+    budget.earn()
+    assert budget.spend() is True
+    assert budget.saved == pytest.approx(0.0)
+
+
+def test_no_more_is_saved_than_the_burst() -> None:
+    budget = RetryBudget(saved=9.9)
+    budget.earn()
+    assert budget.saved == 10.0

@@ -1,0 +1,46 @@
+"""The table of metrics: names, units and labels that stay few."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from serve_app.metrics import BY_NAME, MS_BUCKETS, TABLE, TOKEN_BUCKETS, Metric
+
+
+def test_names_are_unique_and_found() -> None:
+    assert len(BY_NAME) == len(TABLE)
+    assert set(BY_NAME) == {
+        "grix_requests_total",
+        "grix_errors_total",
+        "grix_retries_total",
+        "grix_queue_wait_ms",
+        "grix_wait_ms",
+        "grix_first_token_ms",
+        "grix_total_ms",
+        "grix_prompt_tokens_total",
+        "grix_completion_tokens_total",
+        "grix_completion_tokens",
+        "grix_truncated_total",
+    }
+
+
+@pytest.mark.parametrize("metric", TABLE, ids=lambda m: m.name)
+def test_a_metric_is_well_formed(metric: Metric) -> None:
+    assert re.fullmatch(r"grix_[a-z_]+", metric.name)
+    assert metric.help.endswith(".")
+    assert metric.name.endswith("_total") == (metric.kind == "counter")
+    assert bool(metric.buckets) == (metric.kind == "histogram")
+    # Nothing of a request itself, which would have no bound.
+    assert set(metric.labels) <= {"region", "agent", "language", "outcome", "status", "reason", "tenant"}
+    assert metric.labels[0] == "region"
+
+
+@pytest.mark.parametrize("buckets", [MS_BUCKETS, TOKEN_BUCKETS])
+def test_buckets_rise(buckets: tuple[int, ...]) -> None:
+    assert list(buckets) == sorted(set(buckets)) and buckets[0] == 1
+
+
+def test_milliseconds_reach_the_longest_default_limit() -> None:
+    assert MS_BUCKETS[-1] == 600_000

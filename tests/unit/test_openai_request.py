@@ -1,0 +1,276 @@
+"""Requests as bytes: what is honoured, refused with the field's name, or dropped on purpose."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from serve_app.openai_request import IGNORED, MAX_BODY_BYTES, MAX_NESTING, ParsedRequest, parse_body, parse_request
+from serve_app.outcomes import GrixError
+from serve_app.ports import Kind
+
+HI = [{"role": "user", "content": "hi"}]
+
+
+def chat(headers: dict[str, str] | None = None, **body: Any) -> ParsedRequest:
+    return parse_request("chat", json.dumps({"messages": HI, **body}).encode(), headers or {})
+
+
+def refusal(raw: bytes, kind: Kind = "chat") -> GrixError:
+    with pytest.raises(GrixError) as caught:
+        parse_request(kind, raw, {})
+    return caught.value
+
+
+def faulty(**body: Any) -> tuple[str, str | None]:
+    error = refusal(json.dumps({"messages": HI, **body}).encode())
+    assert error.status.http == 400
+    return error.reason, error.param
+
+
+def test_a_parsed_request_keeps_what_an_engine_may_see() -> None:
+    parsed = chat(model="auto", temperature=0.5, stop=["x"], max_tokens=9, stream=True, stream_options={})
+    assert parsed == ParsedRequest(
+        kind="chat",
+        model="auto",
+        body={"temperature": 0.5, "stop": ["x"], "stream_options": {}},
+        messages=[{"role": "user", "content": "hi"}],
+        stream=True,
+        max_tokens=9,
+        session_id=None,
+        user_id=None,
+        intent=None,
+        data_class=None,
+        route_hint=None,
+        language=None,
+    )
+
+
+@pytest.mark.parametrize("name", sorted(IGNORED - {"user", "metadata"}))
+def test_platform_fields_are_dropped_whatever_they_hold(name: str) -> None:
+    assert chat(**{name: [1, {"a": None}]}).body == {}
+
+
+@pytest.mark.parametrize("name", ["prompt_logprobs", "best_of", "vllm_xargs", "guided_json", "allowed_token_ids", ""])
+def test_req_23_fields_outside_the_list_are_refused_by_name(name: str) -> None:
+    assert faulty(**{name: -1}) == ("unknown_parameter", name)
+
+
+def test_null_means_not_given() -> None:
+    assert chat(temperature=None, tools=None, max_tokens=None, stream=None, stop=None, user=None).body == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("temperature", -0.1),
+        ("temperature", 2.01),
+        ("temperature", "1"),
+        ("temperature", True),
+        ("temperature", float(10**300)),
+        ("top_p", 0),
+        ("top_p", 1.1),
+        ("min_p", 1.5),
+        ("top_k", -2),
+        ("repetition_penalty", 0),
+        ("presence_penalty", -2.1),
+        ("frequency_penalty", 3),
+        ("max_tokens", 0),
+        ("max_tokens", -1),
+        ("max_tokens", 1.0),
+        ("max_tokens", 2**53 + 1),
+        ("max_completion_tokens", 0),
+        ("min_tokens", -1),
+        ("n", 0),
+        ("n", 17),
+        ("seed", 2**63),
+        ("seed", 0.5),
+        ("top_logprobs", 21),
+        ("logprobs", 21),
+        ("logprobs", "yes"),
+        ("stream", 1),
+        ("stream", "true"),
+        ("ignore_eos", 0),
+        ("response_format", "json"),
+        ("tools", {}),
+        ("parallel_tool_calls", "yes"),
+        ("stop", [""]),
+        ("stop", ""),
+        ("stop", ["x"] * 17),
+        ("stop", [1]),
+        ("logit_bias", [1]),
+        ("logit_bias", {"a": 1}),
+        ("logit_bias", {"1": 101}),
+        ("logit_bias", {"-1": 1}),
+        ("modalities", ["audio"]),
+        ("stream_options", {"include_usage": True}),
+        ("metadata", "x"),
+        ("user", 5),
+        ("model", 5),
+        ("model", ["a"]),
+        ("model", "x" * 201),
+    ],
+)
+def test_a_value_out_of_range_names_its_field(name: str, value: Any) -> None:
+    assert faulty(**{name: value}) == ("bad_request", name)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("temperature", 0),
+        ("temperature", 2),
+        ("top_p", 1),
+        ("top_k", -1),
+        ("n", 16),
+        ("seed", -(2**63)),
+        ("logprobs", True),
+        ("top_logprobs", 20),
+        ("stop", "end"),
+        ("stop", ["x"] * 16),
+        ("logit_bias", {str(i): -100 for i in range(300)}),
+        ("response_format", {"type": "json_object"}),
+    ],
+)
+def test_values_at_the_edge_are_kept_as_they_are(name: str, value: Any) -> None:
+    assert chat(**{name: value}).body == {name: value}
+
+
+def test_req_21_the_limit_of_logit_bias_is_told() -> None:
+    error = refusal(json.dumps({"messages": HI, "logit_bias": {str(i): 1 for i in range(2000)}}).encode())
+    assert error.message == "logit_bias: has 2000 entries; at most 300 are allowed."
+
+
+def test_max_completion_tokens_wins_over_the_older_name() -> None:
+    assert chat(max_tokens=5, max_completion_tokens=7).max_tokens == 7
+    assert chat(max_tokens=5, max_completion_tokens=None).max_tokens == 5
+    assert chat(modalities=["text"]).body == {}
+
+
+@pytest.mark.parametrize(
+    ("message", "param"),
+    [
+        ("hi", "messages[1]"),
+        (None, "messages[1]"),
+        ({}, "messages[1].role"),
+        ({"role": ["user"], "content": "x"}, "messages[1].role"),
+        ({"role": "user"}, "messages[1].content"),
+        ({"role": "system"}, "messages[1].content"),
+        ({"role": "user", "content": None}, "messages[1].content"),
+        ({"role": "user", "content": 5}, "messages[1].content"),
+        ({"role": "user", "content": {"text": "x"}}, "messages[1].content"),
+        ({"role": "user", "content": [None]}, "messages[1].content[0].type"),
+        ({"role": "user", "content": ["a", {"type": "image_url"}]}, "messages[1].content[1].type"),
+        ({"role": "user", "content": [{"type": "text"}]}, "messages[1].content[0].text"),
+        ({"role": "user", "content": [{"type": "text", "text": 5}]}, "messages[1].content[0].text"),
+        ({"role": "assistant", "tool_calls": {}}, "messages[1].tool_calls"),
+        ({"role": "assistant", "tool_calls": ["c1"]}, "messages[1].tool_calls"),
+        ({"role": "tool", "content": "x", "tool_call_id": 1}, "messages[1].tool_call_id"),
+        ({"role": "user", "content": "x", "name": {}}, "messages[1].name"),
+    ],
+)
+def test_a_bad_message_is_named_by_its_place(message: Any, param: str) -> None:
+    assert faulty(messages=[*HI, message]) == ("bad_request", param)
+
+
+@pytest.mark.parametrize("messages", [[], {}, {"role": "user", "content": "hi"}, "hi", 5, None])
+def test_req_01_and_26_messages_must_be_a_list_that_holds_one(messages: Any) -> None:
+    assert faulty(messages=messages) == ("bad_request", "messages")
+    assert refusal(b"{}").param == "messages"
+
+
+def test_req_03_and_08_parts_become_text() -> None:
+    parts: list[Any] = ["a", {"type": "text", "text": "b"}, {"type": "input_text", "text": "c"}]
+    refusal_part = {"type": "refusal", "refusal": "no"}
+    parsed = chat(messages=[{"role": "user", "content": parts}, {"role": "assistant", "content": [refusal_part]}])
+    assert [m["content"] for m in parsed.messages] == ["a\nb\nc", "no"]
+    assert chat(messages=[{"role": "user", "content": []}]).messages == [{"role": "user", "content": ""}]
+
+
+def test_unknown_keys_of_a_message_do_not_travel() -> None:
+    message = {"role": "user", "content": "x", "name": "ann", "tool_call_id": None, "weight": 1, "audio": {}}
+    assert chat(messages=[message]).messages == [{"role": "user", "content": "x", "name": "ann"}]
+
+
+def test_own_inputs_come_from_metadata_and_headers_win() -> None:
+    metadata = {"session_id": "m", "user_id": "u", "route_hint": "qwen-doc", "task_type": "coding", "data_class": "eu"}
+    parsed = chat(metadata=metadata, user="other")
+    assert (parsed.session_id, parsed.user_id, parsed.route_hint) == ("m", "u", "qwen-doc")
+    assert (parsed.intent, parsed.data_class, parsed.body) == ("coding", "eu", {})
+    headers = {"x-session-id": "h", "x-task-type": "document", "x-language": "ja"}
+    parsed = chat(headers, metadata=metadata)
+    assert (parsed.session_id, parsed.intent, parsed.user_id, parsed.language) == ("h", "document", "u", "ja")
+    assert chat(user="x" * 300).user_id == "x" * 256
+
+
+@pytest.mark.parametrize("value", [7, ["s"], "x" * 257])
+def test_own_inputs_are_bounded_and_named(value: Any) -> None:
+    assert faulty(metadata={"session_id": value}) == ("bad_request", "metadata.session_id")
+
+
+@pytest.mark.parametrize("prompt", ["Once", ["Once"]])
+def test_one_prompt_is_a_string_or_a_list_of_one(prompt: Any) -> None:
+    assert parse_request("completion", json.dumps({"prompt": prompt}).encode(), {}).body == {"prompt": "Once"}
+
+
+@pytest.mark.parametrize("prompt", [None, "", [], [""], ["a", "b"], [1, "a"], [-1], [True], [1.5], [[1]], {"a": 1}, 5])
+def test_any_other_prompt_is_refused(prompt: Any) -> None:
+    assert refusal(json.dumps({"prompt": prompt}).encode(), "completion").param == "prompt"
+
+
+def test_token_ids_are_kept_and_chat_fields_are_foreign_to_completions() -> None:
+    assert parse_request("completion", b'{"prompt":[0,5]}', {}).body == {"prompt": [0, 5]}
+    error = refusal(b'{"prompt":"x","messages":[]}', "completion")
+    assert (error.reason, error.param) == ("unknown_parameter", "messages")
+
+
+@pytest.mark.parametrize(
+    ("raw", "message"),
+    [
+        (b"", "body: is not JSON: Expecting value: line 1 column 1 (char 0)."),
+        (b"[]", "body: must be a JSON object, is list."),
+        (b"null", "body: must be a JSON object, is NoneType."),
+        (b'{"a":\xff}', "body: is not UTF-8: byte 5."),
+        (b'{"a":NaN}', "body: NaN is not JSON; allowed are finite numbers."),
+        (b'{"a":-Infinity}', "body: -Infinity is not JSON; allowed are finite numbers."),
+        (b'{"a":' * 100_000, "body: is nested deeper than 64."),
+    ],
+)
+def test_a_body_that_is_no_json_object_says_so(raw: bytes, message: str) -> None:
+    error = refusal(raw)
+    assert (error.reason, error.param, error.message) == ("bad_request", "body", message)
+
+
+def test_a_number_of_thousands_of_digits_is_a_400() -> None:
+    assert refusal(b'{"max_tokens":' + b"9" * 5000 + b"}").status.http == 400
+
+
+def test_nesting_is_allowed_to_the_limit_and_not_beyond() -> None:
+    def nested(depth: int) -> bytes:
+        return b'{"tools":' + b"[" * depth + b"]" * depth + b"}"
+
+    assert list(parse_body(nested(MAX_NESTING))) == ["tools"]
+    assert refusal(nested(MAX_NESTING + 1)).param == "tools"
+
+
+def test_the_largest_body_passes_and_one_byte_more_does_not() -> None:
+    raw = b'{"a":1}'
+    assert parse_body(raw + b" " * (MAX_BODY_BYTES - len(raw))) == {"a": 1}
+    assert refusal(b" " * (MAX_BODY_BYTES + 1)).reason == "body_too_large"
+
+
+def test_req_09_lone_surrogates_are_replaced_everywhere_and_pairs_are_kept() -> None:
+    raw = b'{"a":"x\\ud83e","b":["\\udd14"],"c":{"\\ud83e":"\\ud83e\\udd14"},"\\udd14":1}'
+    assert parse_body(raw) == {"a": "x\ufffd", "b": ["\ufffd"], "c": {"\ufffd": "🤔"}, "\ufffd": 1}
+
+
+def test_a_byte_order_mark_is_no_fault() -> None:
+    assert parse_body(b'\xef\xbb\xbf{"a":1}') == {"a": 1}
+
+
+def test_a_callers_value_is_told_short_and_never_in_param() -> None:
+    error = refusal(json.dumps({"messages": HI, "temperature": "s" * 5000}).encode())
+    assert error.param == "temperature"
+    assert len(error.message) < 140
