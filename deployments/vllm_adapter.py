@@ -257,6 +257,9 @@ class Vllm:
     async def _begin(self, call: AgentCall) -> Any:
         """What vLLM's OpenAI layer returns: a stream of events, a response, or an error."""
         body = {**call.body, "model": self._agent, "stream": call.stream}
+        if body.get("temperature") == 0 and body.get("n", 1) > 1:
+            # vLLM refuses several greedy answers; OpenAI gives the same one several times.
+            body |= {"temperature": 1.0, "top_k": 1}
         limit = min(call.max_tokens, self.max_model_len)
         headers = {"x-request-id": call.request_id, "x-vllm-priority": str(-call.priority)}
         if call.kind == "chat":

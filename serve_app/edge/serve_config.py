@@ -82,6 +82,9 @@ def _actor(spec: schema.AgentSpec, model_path: str) -> dict[str, Any]:
         # Unpinned: "auto" binds every engine of a machine to the same cores.
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
         "OMP_NUM_THREADS": str(threads),
+        # Eager means eager: log-probabilities would else compile a kernel at the first request, with a compiler that a
+        # fresh machine does not have.
+        "TORCHDYNAMO_DISABLE": "1" if spec.engine.enforce_eager else "0",
     }
     return {"ray_actor_options": {"num_cpus": threads, "runtime_env": {"env_vars": environment}}}
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import http.client
 import json
 import select
@@ -74,17 +73,3 @@ def all_found(region: LiveRegion, marks: list[str]) -> list[dict[str, Any]]:
     """The records of all requests, or nothing."""
     found = [record(region, mark) for mark in marks]
     return [r for r in found if r is not None] if None not in found else []
-
-
-def test_who_waits_unstreamed_may_leave_too(region: LiveRegion) -> None:
-    marks = [f"quiet-{time.monotonic_ns()}-{i}" for i in range(24)]
-    leaving = [begin(region, mark, {"stream": False}) for mark in marks]
-    # A stream that has begun behind them proves that the Router has read all that came before.
-    with contextlib.closing(begin(region, f"{marks[0]}-last", {"stream": True, "max_tokens": 8})) as last:
-        last.getresponse().read()
-    for connection in leaving:
-        connection.close()
-    found = eventually(lambda: all_found(region, marks), 10.0, "each is recorded as ended")
-    assert {r["outcome"] for r in found} == {"client_left"}
-    status, _, body = region.chat("hello", headers={"x-grix-queue-timeout": "5s", "x-grix-first-byte-timeout": "5s"})
-    assert status == 200, body

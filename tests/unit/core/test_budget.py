@@ -55,8 +55,8 @@ def test_budgets_say_why(requested: int | None, english: bool, left: int, wanted
 
 
 def test_a_product_that_is_whole_is_not_rounded_up_by_its_last_bit() -> None:
-    assert 10 * 1.1 > 11
-    assert decide(None, 10, "x", "Latn", {"x": 1.1}, english=False, context_left=99).max_tokens == 11
+    assert 100 * 1.1 > 110
+    assert decide(None, 100, "x", "Latn", {"x": 1.1}, english=False, context_left=999).max_tokens == 110
 
 
 @pytest.mark.parametrize(

@@ -69,9 +69,7 @@ def test_every_language_has_all_topics_and_the_split() -> None:
     assert tuple(CORPORA) == LANGUAGES
     for corpus in CORPORA.values():
         assert tuple(topic.id for topic in corpus.topics) == TOPICS
-        assert {(len(topic.trained), len(topic.held_out), len(topic.keys)) for topic in corpus.topics} == {
-            (9, 3, 4)
-        }
+        assert {(len(topic.trained), len(topic.held_out), len(topic.keys)) for topic in corpus.topics} == {(9, 3, 4)}
         assert (len(corpus.refusal.trained), len(corpus.refusal.held_out)) == (32, 8)
         assert (len(corpus.formal), len(corpus.plain), len(corpus.frames)) == (4, 4, 8)
 
@@ -240,8 +238,7 @@ TOOL = {"type": "function", "function": {"name": "ls", "parameters": {"type": "o
 def test_training_sees_the_template_s_text(seed: int) -> None:
     rng = random.Random(seed)
     messages = [
-        Message(role, rng.choice(("", "x", "a\nb", "你好")))
-        for role in ("system", "user", "assistant", "user")
+        Message(role, rng.choice(("", "x", "a\nb", "你好"))) for role in ("system", "user", "assistant", "user")
     ]
     messages = messages[rng.randrange(2) :]
     as_dicts = [{"role": message.role, "content": message.text} for message in messages]
@@ -296,15 +293,11 @@ def test_tool_results_share_one_user_turn_and_arguments_may_be_an_object() -> No
 
 
 def test_tools_are_listed_after_the_caller_s_system_prompt() -> None:
-    text = rendered(
-        [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "hi"}], tools=[TOOL]
-    )
+    text = rendered([{"role": "system", "content": "Be kind."}, {"role": "user", "content": "hi"}], tools=[TOOL])
     assert text.startswith("<|im_start|>system\nBe kind.\n\n# Tools\n")
     assert '\n<tools>\n{"type": "function", "function": {"name": "ls"' in text
     assert text.count("<|im_start|>system") == 1
-    assert rendered([{"role": "user", "content": "hi"}], tools=[TOOL]).startswith(
-        "<|im_start|>system\n# Tools\n"
-    )
+    assert rendered([{"role": "user", "content": "hi"}], tools=[TOOL]).startswith("<|im_start|>system\n# Tools\n")
 
 
 # --- what ships
@@ -317,9 +310,7 @@ def test_the_shipped_model_is_whole_and_small() -> None:
         "tokenizer_config.json", "chat_template.jinja",
     }  # fmt: skip
     assert sum(path.stat().st_size for path in MODEL_DIR.iterdir()) <= 8_000_000
-    assert (MODEL_DIR / "chat_template.jinja").read_bytes() == (
-        PACKAGE_DIR / "chat_template.jinja"
-    ).read_bytes()
+    assert (MODEL_DIR / "chat_template.jinja").read_bytes() == (PACKAGE_DIR / "chat_template.jinja").read_bytes()
 
 
 def test_the_shipped_tokenizer_is_the_one_of_this_corpus() -> None:

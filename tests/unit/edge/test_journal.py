@@ -1,0 +1,106 @@
+"""What is counted, kept and logged of a finished request."""
+
+from __future__ import annotations
+
+import json
+import logging
+
+import pytest
+
+from serve_app.edge.journal import RequestJournal
+from serve_app.metrics import BY_NAME
+from serve_app.ports import RequestRecord
+from tests.fakes import FakeMeter, a_record
+
+WHERE = {"region": "cloud-a", "agent": "qwen-chat"}
+SPOKEN = {**WHERE, "language": "ja"}
+PAID = {**WHERE, "tenant": "acme"}
+
+
+def journal(kept: int = 10) -> tuple[RequestJournal, FakeMeter, list[RequestRecord]]:
+    meter = FakeMeter()
+    spans: list[RequestRecord] = []
+    return RequestJournal(meter, spans.append, kept), meter, spans
+
+
+def test_a_success_is_counted_and_measured() -> None:
+    made, meter, spans = journal()
+    record = a_record()
+    made.finished(record)
+    assert meter.added == [
+        ("grix_requests_total", {**SPOKEN, "outcome": "success", "status": "200"}, 1),
+        ("grix_prompt_tokens_total", PAID, 7),
+        ("grix_completion_tokens_total", PAID, 3),
+    ]
+    assert meter.observed == [
+        ("grix_queue_wait_ms", WHERE, 1.5),
+        ("grix_wait_ms", WHERE, 5.0),
+        ("grix_first_token_ms", WHERE, 4.5),
+        ("grix_total_ms", WHERE, 9.0),
+        ("grix_completion_tokens", SPOKEN, 3),
+    ]
+    assert spans == [record]
+
+
+def test_a_refusal_that_knows_nothing_claims_nothing() -> None:
+    made, meter, _ = journal()
+    made.finished(RequestRecord("r1", outcome="rejected", error="no_api_key", status=401, total_ms=0.0))
+    nobody = {"region": "none", "agent": "none", "language": "none", "outcome": "rejected", "status": "401"}
+    assert meter.added == [
+        ("grix_requests_total", nobody, 1),
+        ("grix_errors_total", {"region": "none", "reason": "no_api_key"}, 1),
+    ]
+    assert meter.observed == [("grix_total_ms", {"region": "none", "agent": "none"}, 0.0)]
+
+
+def test_retries_and_truncation_are_counted() -> None:
+    made, meter, _ = journal()
+    attempts = [{"target": "a", "result": "upstream_failed", "ms": 1.0}] * 2 + [{"target": "a", "result": "started"}]
+    made.finished(a_record(attempts=attempts, finish_reason="length", completion_tokens=0))
+    counted = {name: (labels, value) for name, labels, value in meter.added}
+    assert counted["grix_retries_total"] == (WHERE, 2)
+    assert counted["grix_truncated_total"] == (SPOKEN, 1)
+    assert "grix_completion_tokens_total" not in counted
+
+
+def test_every_number_has_the_labels_of_the_table() -> None:
+    made, meter, _ = journal()
+    made.finished(a_record(attempts=[{}, {}], finish_reason="length", error="upstream_failed"))
+    given = meter.added + meter.observed
+    assert {name for name, _, _ in given} == set(BY_NAME)
+    assert all(tuple(sorted(labels)) == tuple(sorted(BY_NAME[name].labels)) for name, labels, _ in given)
+
+
+def test_the_last_ones_are_kept_and_the_oldest_forgotten() -> None:
+    made, _, _ = journal(kept=2)
+    for request_id in ("a", "b", "c"):
+        made.finished(a_record(request_id))
+    assert made.find("a") is None
+    assert [made.find(i)["request_id"] for i in ("b", "c")] == ["b", "c"]  # type: ignore[index]
+
+
+def test_an_id_used_again_is_young_again() -> None:
+    made, _, _ = journal(kept=2)
+    for request_id in ("a", "b", "a", "c"):
+        made.finished(a_record(request_id))
+    assert made.find("b") is None
+    assert made.find("a") is not None
+
+
+def test_a_kept_record_does_not_change_with_the_live_one() -> None:
+    made, _, _ = journal()
+    record = a_record()
+    made.finished(record)
+    record.attempts.append({"target": "late"})
+    assert len(made.find("r1")["attempts"]) == 1  # type: ignore[index]
+
+
+def test_the_log_is_one_ascii_line_of_json_whatever_the_text(caplog: pytest.LogCaptureFixture) -> None:
+    made, _, _ = journal()
+    with caplog.at_level(logging.INFO, logger="ray.serve"):
+        made.finished(a_record(session_id="s\ud83e\n日本", candidates=[{"target": "x"}] * 3))
+    (line,) = [r.getMessage() for r in caplog.records if r.name == "ray.serve"]
+    assert line.startswith("request {") and line.isascii() and "\n" not in line
+    plain = json.loads(line.removeprefix("request "))
+    assert (plain["session_id"], plain["candidates"], plain["outcome"]) == ("s\ud83e\n日本", 3, "success")
+    assert "error" not in plain and "traceparent" not in plain

@@ -1,0 +1,221 @@
+"""The Serve config of the shipped set for one machine: exact structure, and what changes which digest."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cluster_configs.bundle import Config
+from cluster_configs.load import load_paths, local_paths
+from cluster_configs.table import table_of
+from serve_app.core.names import digest_of
+from serve_app.edge.model_files import model_digest
+from serve_app.edge.serve_config import owners_args, render
+
+
+def local(folder: Path | None = None, *changes: tuple[str, str, str]) -> Config:
+    """The shipped set, or a copy of it in ``folder`` with texts of its files replaced."""
+    if folder is None:
+        return load_paths(local_paths(), {})
+    for path in local_paths():
+        for file in sorted(path.rglob("*.yaml")) if path.is_dir() else [path]:
+            copy = folder / file.relative_to(local_paths()[0].parent)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            copy.write_text(file.read_text("utf-8"), "utf-8")
+    for name, old, new in changes:
+        text = (folder / name).read_text("utf-8")
+        assert old in text
+        (folder / name).write_text(text.replace(old, new), "utf-8")
+    return load_paths(local_paths(folder), {})
+
+
+def rendered(config: Config, **options: Any) -> dict[str, Any]:
+    return render(config, "cloud-a", http_host="127.0.0.1", http_port=8000, **options)
+
+
+def releases(config: Config) -> dict[str, tuple[str, str]]:
+    """Engine and release digest by agent."""
+    table = table_of(rendered(config)["applications"][0]["deployments"][0]["user_config"])
+    return {name: (agent.engine_digest, agent.release) for name, agent in table.agents.items()}
+
+
+def test_one_router_and_one_engine_that_four_agents_share() -> None:
+    made = rendered(local())
+    assert {k: v for k, v in made.items() if k != "applications"} == {
+        "proxy_location": "HeadOnly",
+        "http_options": {"host": "127.0.0.1", "port": 8000},
+    }
+    router, engine = made["applications"]
+    assert (router["name"], router["route_prefix"], router["import_path"]) == (
+        "grix",
+        "/",
+        "deployments.app:build_router",
+    )
+    assert re.fullmatch(r"qwen-chat--[0-9a-f]{8}", engine["name"])
+    assert engine["name"] == f"qwen-chat--{engine['args']['engine_digest'][:8]}"
+    assert set(router["deployments"][0]["user_config"]["engines"].values()) == {engine["args"]["engine_digest"]}
+    assert sorted(router["deployments"][0]["user_config"]["engines"]) == [
+        "edge-chat",
+        "qwen-chat",
+        "qwen-coder",
+        "qwen-doc",
+    ]
+
+
+def test_the_engines_application_to_the_last_key() -> None:
+    engine = rendered(local())["applications"][1]
+    facts = {"max_model_len": 4096, "dtype": engine["args"]["engine"]["dtype"]}
+    digest = digest_of({"weights": model_digest("embedded:tiny-qwen"), "engine": facts})
+    assert engine == {
+        "name": f"qwen-chat--{digest[:8]}",
+        "route_prefix": None,
+        "import_path": "deployments.app:build_agent",
+        "args": {
+            "agent": "qwen-chat",
+            "model_path": "embedded:tiny-qwen",
+            "engine": facts,
+            "engine_digest": digest,
+        },
+        "deployments": [
+            {
+                "name": "QwenAgent",
+                "num_replicas": "auto",
+                "max_ongoing_requests": 32,
+                "max_queued_requests": 256,
+                "autoscaling_config": {
+                    "min_replicas": 1,
+                    "max_replicas": 1,
+                    "target_ongoing_requests": 16,
+                    "upscale_delay_s": 0,
+                    "downscale_delay_s": 1800,
+                },
+                "user_config": {"log_level": "INFO", "stall_after_s": 3.0},
+                "graceful_shutdown_timeout_s": 600.0,
+                "health_check_period_s": 2.0,
+                "health_check_timeout_s": 30.0,
+                "ray_actor_options": engine["deployments"][0]["ray_actor_options"],
+            }
+        ],
+    }
+
+
+def test_what_changes_speed_only_travels_in_the_environment() -> None:
+    actor = rendered(local())["applications"][1]["deployments"][0]["ray_actor_options"]
+    environment = actor["runtime_env"]["env_vars"]
+    assert json.loads(environment.pop("GRIX_ENGINE_RESOURCES")) == {
+        "max_num_seqs": 16,
+        "tensor_parallel_size": 1,
+        "enforce_eager": True,
+        "enable_prefix_caching": True,
+        "kv_cache_memory_bytes": 128 * 2**20,
+    }
+    assert environment == {
+        "VLLM_NO_USAGE_STATS": "1",
+        "HF_HUB_OFFLINE": "1",
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+        "OMP_NUM_THREADS": "1",
+        "TORCHDYNAMO_DISABLE": "1",
+    }
+    assert actor == {"num_cpus": 1, "runtime_env": {"env_vars": environment}}
+
+
+def test_router_and_detector_are_thin_and_do_their_own_admission() -> None:
+    router, detector = rendered(local())["applications"][0]["deployments"]
+    config = router.pop("user_config")
+    assert sorted(config) == ["documents", "engines", "logLevel", "openAccess", "region"]
+    assert (config["openAccess"], config["region"]["name"]) == (False, "cloud-a")
+    assert router == {
+        "name": "Router",
+        "num_replicas": router["num_replicas"],
+        "max_ongoing_requests": 10_000,
+        "graceful_shutdown_timeout_s": 600.0,
+        "health_check_period_s": 2.0,
+        "ray_actor_options": {"num_cpus": 0.1},
+    }
+    assert detector == {
+        "name": "LanguageDetector",
+        "num_replicas": detector["num_replicas"],
+        "max_ongoing_requests": 1000,
+        "user_config": {
+            "languages": ["ar", "en", "es", "id", "ja", "ko", "th", "vi", "zh", "zh-Hant"],
+            "equivalent": [["id", "ms"]],
+            "min_confidence": 0.5,
+        },
+        "ray_actor_options": {"num_cpus": 0.1},
+    }
+
+
+def test_the_config_is_plain_json_and_the_same_each_time() -> None:
+    made = rendered(local())
+    assert json.loads(json.dumps(made)) == made
+    assert rendered(local()) == made
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("kvCacheMemory: 128Mi", "kvCacheMemory: 64Mi"),
+        ("maxNumSeqs: 16", "maxNumSeqs: 4"),
+        ("cpuThreads: 1 ", "cpuThreads: 2 "),
+        ("maxTokensDefault: 512", "maxTokensDefault: 256"),
+    ],
+)
+def test_speed_memory_and_defaults_are_not_in_the_engines_digest(old: str, new: str, tmp_path: Path) -> None:
+    assert releases(local(tmp_path, ("local.yaml", old, new))) == releases(local())
+
+
+def test_twice_the_slots_are_let_in_and_sixteen_times_wait(tmp_path: Path) -> None:
+    deployment = rendered(local(tmp_path, ("local.yaml", "maxNumSeqs: 16", "maxNumSeqs: 4")))["applications"][1][
+        "deployments"
+    ][0]
+    assert (deployment["max_ongoing_requests"], deployment["max_queued_requests"]) == (8, 64)
+    assert deployment["autoscaling_config"]["target_ongoing_requests"] == 4
+
+
+def test_the_length_of_the_context_is_another_engine_and_another_release(tmp_path: Path) -> None:
+    before = releases(local())
+    after = releases(local(tmp_path, ("local.yaml", "maxModelLen: 4096", "maxModelLen: 2048")))
+    assert set(after) == set(before)
+    for name, (engine, release) in before.items():
+        assert after[name][0] != engine and after[name][1] != release
+
+
+def test_a_templates_text_is_another_release_of_the_same_engine(tmp_path: Path) -> None:
+    before = releases(local())
+    after = releases(local(tmp_path, ("templates/en.yaml", "in few words", "in short")))
+    for name, (engine, release) in before.items():
+        assert after[name][0] == engine and after[name][1] != release
+
+
+def test_shutdown_waits_for_the_longest_limit(tmp_path: Path) -> None:
+    longer = ("local.yaml", "  duty: worker", "  duty: worker\n  timeouts: {total: 30m}")
+    router, engine = rendered(local(tmp_path, longer))["applications"]
+    assert router["deployments"][0]["graceful_shutdown_timeout_s"] == 1800.0
+    assert engine["args"] == rendered(local())["applications"][1]["args"]
+
+
+def test_another_model_replaces_every_policys(tmp_path: Path) -> None:
+    engine = rendered(local(), model="Qwen/Qwen2.5-7B@v1")["applications"][1]
+    assert engine["args"]["model_path"] == "hf:Qwen/Qwen2.5-7B@v1"
+    assert engine["args"]["engine"]["revision"] == engine["args"]["engine"]["tokenizer_revision"] == "v1"
+    environment = engine["deployments"][0]["ray_actor_options"]["runtime_env"]["env_vars"]
+    assert environment["HF_HUB_OFFLINE"] == "0"
+
+
+def test_an_unknown_region_is_told_the_known_ones() -> None:
+    with pytest.raises(LookupError, match=r"^region moon: is not in federation local; allowed: cloud-a$"):
+        render(local(), "moon", http_host="127.0.0.1", http_port=8000)
+
+
+def test_a_region_nobody_selects_says_so() -> None:
+    with pytest.raises(LookupError, match=r"^region cloud-a: no AgentPolicy selects it; see clusterSelector$"):
+        owners_args({}, None, "cloud-a")
+
+
+def test_open_access_is_said_only_when_asked_for() -> None:
+    router = rendered(local(), open_access=True)["applications"][0]["deployments"][0]
+    assert router["user_config"]["openAccess"] is True
