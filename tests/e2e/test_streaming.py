@@ -19,8 +19,6 @@ CROWD = 50
 LEAVERS = 40
 #: More streams at once than the engine has slots for: the rest waits in the engine and in the handle.
 RUNNING_FIRST = 8
-#: The engine has 16: nobody waits here until a limit of the service ends the call first.
-FEWER_THAN_SLOTS = 12
 
 
 def test_fifty_streams_at_once_say_the_right_thing(region: LiveRegion) -> None:
