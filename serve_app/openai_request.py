@@ -86,7 +86,7 @@ def parse_body(raw: bytes) -> dict[str, Any]:
         raise bad("body", f"is not JSON: {str(error)[:120]}.") from None
     if not isinstance(value, dict):
         raise bad("body", f"must be a JSON object, is {type(value).__name__}.")
-    return {_clean_text(str(k)): _clean(v, str(k)[:60], 1) for k, v in value.items()}
+    return {_clean_text(str(k)): _clean(v, _clean_text(str(k))[:60], 1) for k, v in value.items()}
 
 
 def _clean_text(text: str) -> str:
@@ -207,7 +207,7 @@ def _logit_bias(value: Any) -> str | None:
     if len(value) > MAX_LOGIT_BIAS:
         return f"has {len(value)} entries; at most {MAX_LOGIT_BIAS} are allowed."
     in_range = _number(-100, 100)
-    if any(not k.isdigit() or in_range(v) for k, v in value.items()):
+    if any(not (k.isascii() and k.isdigit()) or in_range(v) for k, v in value.items()):
         return "keys must be token ids and values numbers from -100 to 100."
     return None
 
