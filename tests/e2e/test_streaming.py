@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import select
@@ -19,6 +20,8 @@ CROWD = 50
 LEAVERS = 40
 #: More streams at once than the engine has slots for: the rest waits in the engine and in the handle.
 RUNNING_FIRST = 8
+#: The engine has 16: nobody waits here until a limit of the service ends the call first.
+FEWER_THAN_SLOTS = 12
 
 
 def test_fifty_streams_at_once_say_the_right_thing(region: LiveRegion) -> None:
@@ -73,3 +76,17 @@ def all_found(region: LiveRegion, marks: list[str]) -> list[dict[str, Any]]:
     """The records of all requests, or nothing."""
     found = [record(region, mark) for mark in marks]
     return [r for r in found if r is not None] if None not in found else []
+
+
+def test_who_waits_unstreamed_may_leave_too(region: LiveRegion) -> None:
+    marks = [f"quiet-{time.monotonic_ns()}-{i}" for i in range(FEWER_THAN_SLOTS)]
+    leaving = [begin(region, mark, {"stream": False}) for mark in marks]
+    # A stream that ends behind them shows that they had their time to reach the engine.
+    with contextlib.closing(begin(region, f"{marks[0]}-last", {"stream": True, "max_tokens": 8})) as last:
+        last.getresponse().read()
+    for connection in leaving:
+        connection.close()
+    found = eventually(lambda: all_found(region, marks), 10.0, "each is recorded as ended")
+    assert {r["outcome"] for r in found} == {"client_left"}
+    status, _, body = region.chat("hello", headers={"x-grix-queue-timeout": "5s", "x-grix-first-byte-timeout": "5s"})
+    assert status == 200, body
