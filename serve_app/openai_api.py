@@ -7,7 +7,8 @@ import hmac
 import ipaddress
 import re
 import uuid
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -95,17 +96,15 @@ class Sending:
             await send({"type": "http.response.start", "status": answer.status, "headers": raw})
             await send({"type": "http.response.body", "body": body})
             return
-        await send({"type": "http.response.start", "status": answer.status, "headers": raw})
-        await _send_stream(body, send)
-
-
-async def _send_stream(body: AsyncGenerator[bytes, None], send: Send) -> None:
-    try:
-        async for data in body:
-            await send({"type": "http.response.body", "body": data, "more_body": True})
-        await send({"type": "http.response.body", "body": b""})
-    finally:
-        await body.aclose()
+        async with aclosing(body):
+            # The first bytes before the status: a generator that never started could not end its call when the
+            # client leaves right here.
+            first = await anext(body, b"")
+            await send({"type": "http.response.start", "status": answer.status, "headers": raw})
+            await send({"type": "http.response.body", "body": first, "more_body": True})
+            async for data in body:
+                await send({"type": "http.response.body", "body": data, "more_body": True})
+            await send({"type": "http.response.body", "body": b""})
 
 
 async def _left(receive: Receive) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from serve_app.core.language import last_user_text
 from serve_app.outcomes import GrixError
 from serve_app.ports import Kind
 
@@ -51,6 +53,14 @@ class ParsedRequest:
     data_class: str | None
     route_hint: str | None
     language: str | None
+
+    @property
+    def last_text(self) -> str:
+        """What tells the language: the last user turn, or a completion's prompt when it is text."""
+        if self.kind == "chat":
+            return last_user_text(self.messages)
+        prompt = self.body.get("prompt")
+        return prompt if isinstance(prompt, str) else ""
 
 
 def bad(param: str, message: str) -> GrixError:
@@ -103,6 +113,8 @@ def _clean(value: Any, path: str, depth: int) -> Any:
         raise bad(path, f"is nested deeper than {MAX_NESTING}.")
     if isinstance(value, str):
         return _clean_text(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        raise bad(path, "is too large for a number.")
     if isinstance(value, list):
         return [_clean(v, path, depth + 1) for v in value]
     if isinstance(value, dict):

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from serve_app.attempts import Attempts, Started, error_event, error_json, relay
 from serve_app.core import budget, pick, rules, tenants
-from serve_app.core.language import LanguageGuess, last_user_text
+from serve_app.core.language import LanguageGuess
 from serve_app.core.prompting import merge_system
 from serve_app.core.table import Tenant
 from serve_app.decision import Decision, answer_headers, describe, session_key, shorten
@@ -54,6 +54,9 @@ class RequestPath:
         except asyncio.CancelledError:
             record.outcome = "client_left"
             self._finish(record, began_s)
+            raise
+        except Exception:  # a bug of ours has a record too; the caller logs its trace
+            self._refuse(GrixError("internal", ""), record, began_s)
             raise
 
     async def _run(
@@ -145,14 +148,11 @@ class RequestPath:
         session = None
         if parsed.session_id:
             session = self.sessions.language(session_key(tenant, parsed.session_id), self.clock.now_s())
-        prompt = parsed.body.get("prompt")
-        text = last_user_text(parsed.messages) if parsed.messages else prompt if isinstance(prompt, str) else ""
         try:
             async with asyncio.timeout(DETECT_LIMIT_S):
-                guess = await self.detector.detect(text, session)
+                return await self.detector.detect(parsed.last_text, session)
         except (TimeoutError, GrixError):
-            guess = LanguageGuess(session or "und", "Zyyy", 0.0, "session" if session else "none")
-        return guess
+            return LanguageGuess(session or "und", "Zyyy", 0.0, "session" if session else "none")
 
     def _call(self, parsed: ParsedRequest, tenant: Tenant, decision: Decision, record: RequestRecord) -> AgentCall:
         body = dict(parsed.body)

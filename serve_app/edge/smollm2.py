@@ -69,4 +69,7 @@ def _convert(gguf: Path, folder: Path) -> None:
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     (folder / "model.safetensors").chmod(0o644)
     tokenizer.save_pretrained(folder)
+    # What is saved are plain weights: the note that they came out of a GGUF file would make vLLM look for one.
+    if hasattr(model.config, "quantization_config"):
+        del model.config.quantization_config
     model.config.save_pretrained(folder)

@@ -11,6 +11,7 @@ import pytest
 from serve_app.core.language import LanguageGuess
 from serve_app.core.snapshots import Snapshot
 from serve_app.core.table import Timeouts
+from serve_app.openai_api import Sending
 from serve_app.ports import Accepted, Body, Failure, Head, Tail
 from serve_app.request_path import Answer
 from tests.path_fakes import GOOD, KEY, OPERATOR_KEY, FakeDetector, Stage, a_table, agent, failed
@@ -314,3 +315,33 @@ async def test_explain_decides_and_runs_nothing() -> None:
         {"rule": "long-doc", "result": "prompt of about 10 tokens is not above 400"},
     ]
     assert stage.agents.calls == [] and stage.journal.records == []
+
+
+async def test_a_bug_of_ours_has_a_record() -> None:
+    stage = Stage(detector=FakeDetector(RuntimeError("bug")))
+    with pytest.raises(RuntimeError):
+        await run(stage)
+    assert [(r.error, r.status, r.outcome) for r in stage.journal.records] == [("internal", 500, "failed")]
+
+
+async def test_a_client_that_leaves_while_the_status_is_sent_ends_the_call() -> None:
+    stage = Stage(scripts=[(Accepted("t", "r"), Head(max_tokens=9), Body(b"data: 1\n\n"), "hang")])
+    raw = json.dumps({**HELLO, "stream": True}).encode()
+    sending = Sending(stage.path.run("chat", raw, HEADERS, "r1"))
+
+    async def gone(message: Any) -> None:
+        raise OSError("the client has left")
+
+    async def nothing() -> Any:
+        await asyncio.Event().wait()
+
+    with pytest.raises(OSError, match="left"):
+        await sending({"type": "http"}, nothing, gone)
+    assert stage.agents.closed == 1
+    assert [r.outcome for r in stage.journal.records] == ["client_left"]
+
+
+async def test_a_number_too_large_is_refused_wherever_it_stands() -> None:
+    raw = b'{"messages":[{"role":"user","content":"x"}],"tools":[{"x":1e999}]}'
+    answer = await run(Stage(), raw)
+    assert (answer.status, error(answer)["param"]) == (400, "tools")
