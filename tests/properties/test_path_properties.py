@@ -15,8 +15,7 @@ from serve_app.core.retry import RetryBudget
 from serve_app.openai_request import HONOURED, parse_body
 from serve_app.outcomes import GrixError
 from serve_app.ports import Accepted, Body, Head
-from tests.fakes import BEARER, HELLO, STREAMED, refused, two_regions
-from tests.path_fakes import Stage, failed
+from tests.fakes import BEARER, HELLO, STREAMED, Stage, failed, refused, two_regions
 
 SCALARS = (
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=20)

@@ -13,8 +13,7 @@ from serve_app.core.snapshots import Target
 from serve_app.core.table import Timeouts
 from serve_app.outcomes import GrixError
 from serve_app.ports import Accepted, AgentCall, Body, Head, RequestRecord, Tail
-from tests.fakes import STREAMED, Step, refused, two_regions
-from tests.path_fakes import GOOD, FakeAgents, FakeClock, failed
+from tests.fakes import GOOD, STREAMED, FakeAgents, FakeClock, Step, failed, refused, two_regions
 
 A, B = (t for t in two_regions().targets if t.agent == "qwen-chat")
 CALL = AgentCall("r1", "chat", "qwen-chat", {}, False, 10, 100)

@@ -12,8 +12,22 @@ from serve_app.core.table import Tenant, TenantKey
 from serve_app.core.tenants import hash_key
 from serve_app.openai_request import MAX_BODY_BYTES
 from serve_app.ports import Accepted, Body, Head
-from tests.fakes import BEARER, CHAT, HELLO, OPERATOR, STREAMED, Caller, Message, Site, refused, settle
-from tests.path_fakes import KEY, FakeAgents, Stage, a_table
+from tests.fakes import (
+    BEARER,
+    CHAT,
+    HELLO,
+    KEY,
+    OPERATOR,
+    STREAMED,
+    Caller,
+    FakeAgents,
+    Message,
+    Site,
+    Stage,
+    a_table,
+    refused,
+    settle,
+)
 
 
 def told(answer: Any) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from serve_app.core import budget, health, names, pick, prompting, rules, tenant
 from serve_app.core.snapshots import Load, Snapshot, Target, local_snapshot
 from serve_app.core.table import Scoring, Tenant
 from serve_app.outcomes import STATUS, GrixError
-from tests.path_fakes import KEY, a_table, agent
+from tests.fakes import KEY, a_table, agent
 
 RATIOS = {"en": 1.0, "ja": 1.6, "id": 1.7, "es": 1.5, "th": 2.9}
 

@@ -10,7 +10,7 @@ import pytest
 from serve_app.core import pick
 from serve_app.core.snapshots import Load, Snapshot, Target
 from serve_app.core.table import Scoring, Tenant
-from tests.path_fakes import agent
+from tests.fakes import agent
 
 ANY = Tenant("acme", (), frozenset({"any"}))
 WISH = pick.Wish(agent("qwen-chat"), ANY, "en", 10, region="a")

@@ -9,7 +9,7 @@ import pytest
 from serve_app.core import rules
 from serve_app.core.table import Languages, Rule, Table, Template, Tenant
 from serve_app.outcomes import GrixError
-from tests.path_fakes import a_table
+from tests.fakes import a_table
 
 ACME = a_table().tenants[0]
 

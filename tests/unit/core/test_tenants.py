@@ -10,7 +10,7 @@ import pytest
 from serve_app.core.table import Tenant, TenantKey
 from serve_app.core.tenants import ANYBODY, KeyIndex, authenticate, check_residency, hash_key
 from serve_app.outcomes import GrixError
-from tests.path_fakes import KEY, OPERATOR_KEY, a_table
+from tests.fakes import KEY, OPERATOR_KEY, a_table
 
 TABLE = a_table()
 INDEX = KeyIndex.of(TABLE.tenants)
