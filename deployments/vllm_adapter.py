@@ -31,7 +31,7 @@ from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineDeadError
 from vllm.v1.metrics.loggers import StatLoggerBase
 
-from serve_app.core.prompting import inert_messages
+from serve_app.core.prompting import inert_chat
 from serve_app.outcomes import Reason
 from serve_app.ports import AgentCall, Body, Failure, Frame, Head, Tail, Usage
 
@@ -150,7 +150,7 @@ class Vllm:
         self.llm = llm
         self._state = state
         self._agent = agent
-        self._special = sorted(set(_special_tokens(state)), key=len, reverse=True)
+        self._special = tuple(sorted(set(_special_tokens(state))))
         self.load = EngineLoad()
 
     @classmethod
@@ -263,7 +263,7 @@ class Vllm:
         limit = min(call.max_tokens, self.max_model_len)
         headers = {"x-request-id": call.request_id, "x-vllm-priority": str(-call.priority)}
         if call.kind == "chat":
-            body["messages"] = inert_messages(body["messages"], self._special)
+            body = inert_chat(body, self._special)
             chat = ChatCompletionRequest.model_validate({**body, "max_completion_tokens": limit})
             return await self._state.openai_serving_chat.create_chat_completion(chat, _request(headers))
         text = CompletionRequest.model_validate({**body, "max_tokens": limit})
@@ -358,16 +358,17 @@ class Vllm:
         if call.kind == "completion":
             prompt = call.body["prompt"]
             return len(prompt if isinstance(prompt, list) else tokenizer.encode(prompt))
-        messages = inert_messages(call.body["messages"], self._special)
+        body = inert_chat(call.body, self._special)
         ids = tokenizer.apply_chat_template(
-            messages, tools=call.body.get("tools"), add_generation_prompt=True, tokenize=True, return_dict=False
+            body["messages"], tools=body.get("tools"), add_generation_prompt=True, tokenize=True, return_dict=False
         )
         return len(ids)
 
 
 def _special_tokens(state: State) -> list[str]:
+    """Every token that stands for itself: turns' ends, and markup such as ``<tool_call>`` that is not "special"."""
     tokenizer = state.openai_serving_chat.renderer.tokenizer
-    return [str(t) for t in tokenizer.all_special_tokens]
+    return [str(t) for t in (*tokenizer.all_special_tokens, *tokenizer.get_added_vocab())]
 
 
 def _request(headers: dict[str, str]) -> Request:
