@@ -12,8 +12,7 @@ import types
 from argparse import Namespace
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 from starlette.datastructures import State
@@ -31,6 +30,7 @@ from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineDeadError
 from vllm.v1.metrics.loggers import StatLoggerBase
 
+from deployments.watched_llm import WATCH, ContextTooLong, Watch, WatchedLLM
 from serve_app.core.prompting import inert_chat
 from serve_app.outcomes import Reason
 from serve_app.ports import AgentCall, Body, Failure, Frame, Head, Tail, Usage
@@ -39,99 +39,6 @@ from serve_app.ports import AgentCall, Body, Failure, Frame, Head, Tail, Usage
 PROBE_PRIORITY: Final = -(10**6)
 _STREAM_ERROR: Final = 'data: {"error"'
 _DONE: Final = "data: [DONE]"
-
-
-class ContextTooLong(VLLMClientError):
-    """The prompt leaves no room for one token."""
-
-
-@dataclass(slots=True)
-class Watch:
-    """What is seen of one call inside the engine. Times are monotonic seconds; ``None``: not yet."""
-
-    call: AgentCall
-    entered_s: float
-    first: asyncio.Event = field(default_factory=asyncio.Event)
-    engine_id: str | None = None
-    max_tokens: int | None = None
-    prompt_tokens: int | None = None
-    completion_tokens: int = 0
-    scheduled_s: float | None = None
-    first_token_s: float | None = None
-    finish_reason: str | None = None
-
-    def timed(self, metrics: Any) -> None:
-        """Takes schedule and first-token time from vLLM's request statistics (zero there means not yet)."""
-        if metrics is None:
-            return
-        if self.scheduled_s is None and metrics.scheduled_ts > 0:
-            self.scheduled_s = metrics.scheduled_ts
-        if self.first_token_s is None and metrics.first_token_ts > 0:
-            self.first_token_s = metrics.first_token_ts
-            self.first.set()
-
-    def saw(self, output: Any, *, deltas: bool) -> None:
-        """Takes counts from one engine output."""
-        self.timed(output.metrics)
-        if output.prompt_token_ids is not None:
-            self.prompt_tokens = len(output.prompt_token_ids)
-        count = sum(len(o.token_ids) for o in output.outputs)
-        self.completion_tokens = self.completion_tokens + count if deltas else count
-        for one in output.outputs:
-            self.finish_reason = one.finish_reason or self.finish_reason
-        if not self.first.is_set():
-            self.first_token_s = time.monotonic()
-            self.first.set()
-
-
-_WATCH: ContextVar[Watch | None] = ContextVar("grix_watch", default=None)
-
-
-class WatchedLLM(AsyncLLM):  # type: ignore[misc]
-    """AsyncLLM that enforces a call's token budget and notes what happens to it."""
-
-    pending: dict[str, Watch]
-    last_token_s: float
-    longest_prefill_s: float
-
-    def generate(  # type: ignore[no-untyped-def]
-        self, prompt, sampling_params: SamplingParams, request_id: str, **kwargs: Any
-    ) -> AsyncGenerator[Any, None]:
-        watch = _WATCH.get()
-        inner = super().generate(prompt, sampling_params, request_id, **kwargs)
-        if watch is None:
-            return inner
-        if sampling_params.max_tokens is not None and sampling_params.max_tokens < 1:
-            raise ContextTooLong("no room")
-        watch.engine_id = request_id
-        watch.max_tokens = sampling_params.max_tokens
-        return self._watched(inner, watch)
-
-    async def _watched(self, inner: AsyncGenerator[Any, None], watch: Watch) -> AsyncGenerator[Any, None]:
-        assert watch.engine_id is not None
-        self.pending[watch.engine_id] = watch
-        try:
-            async for output in inner:
-                watch.saw(output, deltas=watch.call.stream)
-                yield output
-        finally:
-            self.pending.pop(watch.engine_id, None)
-            await inner.aclose()
-
-    def note_iteration(self, new_tokens: int) -> None:
-        """After each engine step: proof of life, and first tokens of calls that are not streamed."""
-        if new_tokens:
-            self.last_token_s = time.monotonic()
-        states = self.output_processor
-        for engine_id, watch in list(self.pending.items()):
-            if watch.first.is_set():
-                continue
-            for internal_id in states.external_req_ids.get(engine_id, ()):
-                state = states.request_states.get(internal_id)
-                if state is not None:
-                    watch.timed(state.stats)
-            if watch.first_token_s is not None and watch.scheduled_s is not None:
-                self.longest_prefill_s = max(self.longest_prefill_s, watch.first_token_s - watch.scheduled_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +103,7 @@ class Vllm:
 
     def _model_name(self, _lora: Any = None) -> str:
         """The agent that was asked for: an alias answers under its own name."""
-        watch = _WATCH.get()
+        watch = WATCH.get()
         return watch.call.model if watch is not None else self._agent
 
     def note(self, scheduler: Any, iteration: Any) -> None:
@@ -240,7 +147,7 @@ class Vllm:
         # Time already spent in handles; clocks of two machines may disagree, so never negative.
         entered_s = began_s - max(0.0, began_unix_s - call.enqueued_unix_s)
         watch = Watch(call, entered_s)
-        _WATCH.set(watch)
+        WATCH.set(watch)
         try:
             async with aclosing(self._streamed(call, watch) if call.stream else self._whole(call, watch)) as frames:
                 async for frame in frames:
@@ -257,7 +164,8 @@ class Vllm:
     async def _begin(self, call: AgentCall) -> Any:
         """What vLLM's OpenAI layer returns: a stream of events, a response, or an error."""
         body = {**call.body, "model": self._agent, "stream": call.stream}
-        if body.get("temperature") == 0 and body.get("n", 1) > 1:
+        default = self._state.openai_serving_chat.default_sampling_params.get("temperature", 1.0)
+        if body.get("temperature", default) == 0 and body.get("n", 1) > 1:
             # vLLM refuses several greedy answers; OpenAI gives the same one several times.
             body |= {"temperature": 1.0, "top_k": 1}
         limit = min(call.max_tokens, self.max_model_len)

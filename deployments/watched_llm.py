@@ -1,0 +1,110 @@
+"""What is seen of one call inside the engine: budget enforced, times and tokens noted."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from vllm import SamplingParams
+from vllm.exceptions import VLLMClientError
+from vllm.v1.engine.async_llm import AsyncLLM
+
+from serve_app.ports import AgentCall
+
+
+class ContextTooLong(VLLMClientError):
+    """The prompt leaves no room for one token."""
+
+
+@dataclass(slots=True)
+class Watch:
+    """What is seen of one call inside the engine. Times are monotonic seconds; ``None``: not yet."""
+
+    call: AgentCall
+    entered_s: float
+    first: asyncio.Event = field(default_factory=asyncio.Event)
+    engine_id: str | None = None
+    max_tokens: int | None = None
+    prompt_tokens: int | None = None
+    completion_tokens: int = 0
+    scheduled_s: float | None = None
+    first_token_s: float | None = None
+    finish_reason: str | None = None
+
+    def timed(self, metrics: Any) -> None:
+        """Takes schedule and first-token time from vLLM's request statistics (zero there means not yet)."""
+        if metrics is None:
+            return
+        if self.scheduled_s is None and metrics.scheduled_ts > 0:
+            self.scheduled_s = metrics.scheduled_ts
+        if self.first_token_s is None and metrics.first_token_ts > 0:
+            self.first_token_s = metrics.first_token_ts
+            self.first.set()
+
+    def saw(self, output: Any, *, deltas: bool) -> None:
+        """Takes counts from one engine output."""
+        self.timed(output.metrics)
+        if output.prompt_token_ids is not None:
+            self.prompt_tokens = len(output.prompt_token_ids)
+        count = sum(len(o.token_ids) for o in output.outputs)
+        self.completion_tokens = self.completion_tokens + count if deltas else count
+        for one in output.outputs:
+            self.finish_reason = one.finish_reason or self.finish_reason
+        if not self.first.is_set():
+            self.first_token_s = time.monotonic()
+            self.first.set()
+
+
+#: The call that this task serves.
+WATCH: Final[ContextVar[Watch | None]] = ContextVar("grix_watch", default=None)
+
+
+class WatchedLLM(AsyncLLM):  # type: ignore[misc]
+    """AsyncLLM that enforces a call's token budget and notes what happens to it."""
+
+    pending: dict[str, Watch]
+    last_token_s: float
+    longest_prefill_s: float
+
+    def generate(  # type: ignore[no-untyped-def]
+        self, prompt, sampling_params: SamplingParams, request_id: str, **kwargs: Any
+    ) -> AsyncGenerator[Any, None]:
+        watch = WATCH.get()
+        inner = super().generate(prompt, sampling_params, request_id, **kwargs)
+        if watch is None:
+            return inner
+        if sampling_params.max_tokens is not None and sampling_params.max_tokens < 1:
+            raise ContextTooLong("no room")
+        watch.engine_id = request_id
+        watch.max_tokens = sampling_params.max_tokens
+        return self._watched(inner, watch)
+
+    async def _watched(self, inner: AsyncGenerator[Any, None], watch: Watch) -> AsyncGenerator[Any, None]:
+        assert watch.engine_id is not None
+        self.pending[watch.engine_id] = watch
+        try:
+            async for output in inner:
+                watch.saw(output, deltas=watch.call.stream)
+                yield output
+        finally:
+            self.pending.pop(watch.engine_id, None)
+            await inner.aclose()
+
+    def note_iteration(self, new_tokens: int) -> None:
+        """After each engine step: proof of life, and first tokens of calls that are not streamed."""
+        if new_tokens:
+            self.last_token_s = time.monotonic()
+        states = self.output_processor
+        for engine_id, watch in list(self.pending.items()):
+            if watch.first.is_set():
+                continue
+            for internal_id in states.external_req_ids.get(engine_id, ()):
+                state = states.request_states.get(internal_id)
+                if state is not None:
+                    watch.timed(state.stats)
+            if watch.first_token_s is not None and watch.scheduled_s is not None:
+                self.longest_prefill_s = max(self.longest_prefill_s, watch.first_token_s - watch.scheduled_s)
