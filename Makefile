@@ -3,7 +3,7 @@ SHELL := /bin/bash
 VENV := .venv/bin
 export PYTHON
 
-.PHONY: setup demo test unit lint clean
+.PHONY: setup demo test unit lint peers clean
 
 setup:            ## make .venv with everything, once
 	@bash .ci/setup
@@ -22,7 +22,10 @@ lint: setup       ## ruff, layers, types
 	@$(VENV)/lint-imports
 	@$(VENV)/mypy
 
+peers:            ## other gateways for the benchmark, into .venv-peers (optional)
+	@bash .ci/peers
+
 clean:            ## take a region of this folder down, remove what was made here
 	@if [ -x $(VENV)/grix ]; then $(VENV)/grix down; fi
-	rm -rf .venv .grix .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-peers .grix .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

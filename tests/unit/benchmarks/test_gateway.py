@@ -1,0 +1,131 @@
+"""What a run is made of: plans, engine settings, processes. Nothing heavy is started."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks import gateway_peers
+from benchmarks.gateway import QUICK, Size, job_for, parser, plan_of, rotated
+from benchmarks.gateway_targets import Target, config_paths, direct_command, engine_of, flags, template_messages
+from benchmarks.processes import BenchmarkError, cpu_of, in_session, parse_stat, read_stat, rss_bytes, spent_s, start
+from cluster_configs.load import load_paths
+from serve_app.edge.serve_config import engine_resources
+
+
+def test_direct_gets_what_grix_gives_its_engine(tmp_path: Path) -> None:
+    paths = config_paths(tmp_path, None)
+    engine = engine_of(paths, "tiny-qwen")
+    spec = load_paths(paths, {}).agents["qwen-chat"].spec
+    assert engine_resources(spec).items() <= engine.options.items()
+    assert engine.options["max_model_len"] == spec.engine.max_model_len
+    assert engine.environment["OMP_NUM_THREADS"] == str(spec.engine.cpu_threads)
+    command = direct_command(engine, 4711)
+    assert f"--max-num-seqs={spec.engine.max_num_seqs}" in command and "--enforce-eager" in command
+    assert (Path(engine.model_path) / "config.json").is_file()
+
+
+def test_slots_change_the_engine_and_nothing_else(tmp_path: Path) -> None:
+    shipped = engine_of(config_paths(tmp_path, None), "tiny-qwen")
+    changed = engine_of(config_paths(tmp_path, 64), "tiny-qwen")
+    assert changed.options["max_num_seqs"] == 64
+    assert {**changed.options, "max_num_seqs": 0} == {**shipped.options, "max_num_seqs": 0}
+
+
+def test_every_engine_gets_the_same_prompt(tmp_path: Path) -> None:
+    (message,) = template_messages(config_paths(tmp_path, None))
+    assert message["role"] == "system" and message["content"]
+
+
+def test_flags_are_vllms() -> None:
+    assert flags({"max_num_seqs": 4, "enforce_eager": False, "enable_prefix_caching": True}) == [
+        *("--max-num-seqs=4", "--no-enforce-eager", "--enable-prefix-caching")
+    ]
+
+
+def test_asking_for_one_thing_leaves_the_rest_out() -> None:
+    plan = plan_of(parser().parse_args(["--targets", "direct,grix", "--streams", "64", "--rounds", "2"]))
+    assert plan.targets == ["direct", "grix"] and plan.streams == [64] and plan.rounds == 2
+    assert plan.open_fractions == []
+    whole = plan_of(parser().parse_args([]))
+    assert whole.targets is None and whole.streams == [1, 16, 64] and whole.rounds == 7
+    assert whole.open_fractions == [0.5, 0.8] and whole.models == ["tiny-qwen", "smollm2"]
+    assert plan_of(parser().parse_args(["--quick"])).rounds < 7
+
+
+def test_requests_grow_with_streams() -> None:
+    size = Size(16, {1: 40, 16: 480, 64: 960}, 6.0, 5.0, 64)
+    assert [size.requests_at(n) for n in (1, 16, 32, 64, 128)] == [40, 480, 960, 960, 1920]
+
+
+def test_each_round_begins_with_another_target() -> None:
+    assert [rotated("abc", n)[0] for n in range(4)] == ["a", "b", "c", "a"]
+    assert sorted(rotated("abc", 2)) == ["a", "b", "c"]
+
+
+def test_a_job_carries_key_prompt_and_length() -> None:
+    target = Target("grix", "http://127.0.0.1:1", list, lambda: None, {"authorization": "Bearer k"})
+    job = job_for(target, QUICK["smollm2"], 3, kind="closed", streams=2, requests=4)
+    assert job["url"].endswith("/v1/chat/completions") and job["headers"] == {"authorization": "Bearer k"}
+    assert job["body"]["max_tokens"] == 64 and job["body"]["ignore_eos"] is True and job["body"]["stream"] is True
+    assert (job["kind"], job["streams"], job["requests"], job["seed"]) == ("closed", 2, 4, 3)
+
+
+def test_a_process_name_with_brackets_does_not_shift_fields() -> None:
+    fields = ["S", "1", "10", "42", *("0" for _ in range(7)), "5", "7", *("0" for _ in range(6)), "99", "0"]
+    stat = parse_stat(f"12 (a ) b) {' '.join(fields)}")
+    assert (stat.session, stat.ticks, stat.started_ticks, stat.zombie) == (42, 12, 99, False)
+
+
+def test_cpu_of_a_process_that_began_in_between_counts_whole() -> None:
+    ticks = os.sysconf("SC_CLK_TCK")
+    before = {(1, 5): 100, (2, 5): 50}
+    after = {(1, 5): 100 + ticks, (1, 9): ticks}
+    assert spent_s(before, after) == 2.0
+
+
+def test_a_child_leads_a_session_and_is_stopped_whole(tmp_path: Path) -> None:
+    family = "import subprocess, sys; subprocess.Popen([sys.executable, '-c', 'input()'], stdin=subprocess.PIPE).wait()"
+    child = start("family", [sys.executable, "-c", family], tmp_path)
+    try:
+        while len(child.pids()) < 2:
+            child.check()
+        pids = child.pids()
+        assert set(cpu_of(pids)) and all(rss_bytes(pid) > 0 for pid in pids)
+    finally:
+        child.stop()
+    assert in_session(child.process.pid) == []
+
+
+def test_a_child_that_ended_tells_its_last_words(tmp_path: Path) -> None:
+    child = start("short", [sys.executable, "-c", "print('no port'); raise SystemExit(3)"], tmp_path)
+    child.process.wait()
+    with pytest.raises(BenchmarkError, match=r"status 3[\s\S]*no port"):
+        child.check()
+
+
+def test_a_process_that_is_gone_has_no_stat() -> None:
+    done = subprocess.Popen([sys.executable, "-c", ""])
+    done.wait()
+    assert read_stat(done.pid) is None and rss_bytes(done.pid) == 0
+
+
+def test_peers_are_found_where_they_are_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gateway_peers, "BIN", tmp_path)
+    assert gateway_peers.found() == []
+    (tmp_path / "smg").write_text("")
+    assert gateway_peers.found() == ["smg"]
+    with pytest.raises(BenchmarkError, match="make peers"):
+        gateway_peers.start_peer("litellm", "http://127.0.0.1:1", tmp_path, [])
+    with pytest.raises(BenchmarkError, match="allowed: direct, grix, vllm-router"):
+        gateway_peers.start_peer("nginx", "http://127.0.0.1:1", tmp_path, [])
+
+
+def test_envoy_and_litellm_listen_on_loopback_only(tmp_path: Path) -> None:
+    assert "0.0.0.0" not in str(gateway_peers.envoy_config(1, 2))
+    for command in gateway_peers.PEERS.values():
+        assert "0.0.0.0" not in " ".join(command("http://127.0.0.1:1", 2, tmp_path))
