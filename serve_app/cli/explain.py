@@ -70,7 +70,7 @@ def _offline(
         raise Failed(str(error)) from None
 
 
-_WHOSE: Final = ("request_id", "tenant", "region", "session_id", "model")
+_WHOSE: Final = ("tenant", "region", "session_id", "model")
 
 
 def text_of(told: dict[str, Any]) -> str:
@@ -78,7 +78,13 @@ def text_of(told: dict[str, Any]) -> str:
     budget = told.get("budget") or {}
     confidence = told.get("confidence")
     sure = "" if confidence is None else f", confidence {confidence:.3f}"
-    whose = "  ".join(f"{name.removesuffix('_id')} {told[name]}" for name in _WHOSE if told.get(name) is not None)
+    happened = told.get("outcome") is not None
+    whose = "  ".join(
+        [
+            str(told.get("request_id")) if happened else "not run",
+            *(f"{name.removesuffix('_id')} {told[name]}" for name in _WHOSE if told.get(name) is not None),
+        ]
+    )
     lines = [
         f"request    {whose}",
         f"language   {told.get('language')} ({told.get('script')}{sure}, from {told.get('language_source')})",
@@ -89,7 +95,7 @@ def text_of(told: dict[str, Any]) -> str:
         f"about {told.get('prompt_tokens_estimate')}",
         f"choice     {told.get('reason')}",
     ]
-    if told.get("outcome") is not None:
+    if happened:
         lines += [
             f"outcome    {told.get('outcome')}, status {told.get('status')}, finish {told.get('finish_reason')}, "
             f"error {told.get('error')}",

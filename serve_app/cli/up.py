@@ -46,6 +46,7 @@ def up(wanted: Wanted, home: Home, progress: Progress) -> tuple[dict[str, Any], 
     Raises:
         Failed: with nothing left behind but the log of Ray's head process.
     """
+    documents.check_model(wanted.model)
     config = documents.load(wanted.config)
     names = _names(config, wanted.region)
     if wanted.open_access:
@@ -109,7 +110,7 @@ def check_memory(config: Config, region: Region, model: str | None) -> memory.Bu
             spec = agent.spec
             if spec.storage is None or spec.min_replicas == 0:
                 continue
-            path = as_model_path(model) if model else spec.storage.model_path
+            path = as_model_path(model) if model is not None else spec.storage.model_path
             cache = spec.engine.kv_cache_memory_bytes if spec.gpu is None else None
             if cache is None and spec.gpu is None:
                 cache = round(spec.engine.gpu_memory_utilization * available)
@@ -159,6 +160,7 @@ def _bring_up(config: Config, name: str, wanted: Wanted, home: Home, progress: P
     # Written before there is a process: a command that dies right after its child started leaves what finds it.
     _remember(home, record)
     serve_config = documents.render(config, name, port, wanted.model, wanted.open_access)
+    record["models"] = sorted({app["args"]["model_path"] for app in serve_config["applications"] if "args" in app})
     process = ray_cluster.start(cluster, folder / "ray.log", os.environ)
     record |= {"pids": [process.pid], "started_unix_s": ray_cluster.started_unix_s(process.pid)}
     _remember(home, record)

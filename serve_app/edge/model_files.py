@@ -64,6 +64,8 @@ def as_model_path(model: str) -> str:
     Raises:
         ModelError: when it is none of them.
     """
+    if not model.strip():
+        raise ModelError(f"--model is empty; {ALLOWED}")
     if model in EMBEDDED:
         return f"embedded:{model}"
     if model == "smollm2" or model.startswith(("embedded:", "file://", "s3://", "hf:")):

@@ -8,10 +8,14 @@ from typing import Any
 
 import pytest
 
+from deployments.models.tiny_qwen.corpus import load_corpora
+from serve_app.cli.corpus_answers import EMBEDDED_MODEL, corpus_answers
 from serve_app.cli.demo import HEAD, row
-from serve_app.cli.tour import STOPS, TOOL_NAME, TOOL_SCHEMA, Seen, check, schema_faults, script_fault
+from serve_app.cli.tour import STOPS, TOOL_NAME, TOOL_SCHEMA, Seen, Stop, check, schema_faults, script_fault
 
 BY_NAME = {s.name: s for s in STOPS}
+ANSWERS = corpus_answers()
+ASKED = [s for s in STOPS if s.kind in ("chat", "stream")]
 
 
 def _seen(language: str, text: str, **more: Any) -> Seen:
@@ -25,6 +29,56 @@ def test_the_tour_is_what_was_promised() -> None:
     kinds = [s.kind for s in STOPS]
     assert [kinds.count(k) for k in ("stream", "tool", "bad", "stranger")] == [1, 1, 1, 1]
     assert len(BY_NAME) == len(STOPS)
+
+
+def test_the_answers_are_those_of_the_corpus() -> None:
+    corpora = load_corpora()
+    assert {code: {t.id: t.answer for t in c.topics} for code, c in corpora.items()} == ANSWERS
+    assert EMBEDDED_MODEL == "embedded:tiny-qwen"
+
+
+@pytest.mark.parametrize("stop", [s for s in ASKED if s.name != "mixed zh+en"], ids=lambda s: s.name)
+def test_the_tour_asks_what_the_model_is_trained_on(stop: Stop) -> None:
+    corpora = load_corpora()
+    assert stop.topic is not None
+    assert stop.text in {t for code in stop.languages & set(corpora) for t in corpora[code].topic(stop.topic).trained}
+
+
+def test_the_mixed_stop_is_a_trained_line_with_a_product_in_it() -> None:
+    stop, zh = BY_NAME["mixed zh+en"], load_corpora()["zh"]
+    plain = stop.text.replace(" iPhone ", "").rstrip("？")
+    assert any(plain == opener + line for opener in zh.openers for line in zh.topic(str(stop.topic)).trained)
+
+
+@pytest.mark.parametrize("stop", ASKED, ids=lambda s: s.name)
+def test_only_the_answer_of_the_topic_passes(stop: Stop) -> None:
+    code = min(stop.languages)
+    right = ANSWERS[code][str(stop.topic)]
+    assert check(stop, _seen(code, right), ANSWERS) == []
+    other = ANSWERS[code]["gift_card"]
+    assert check(stop, _seen(code, other)) == []
+    assert check(stop, _seen(code, other), ANSWERS) == [
+        f"the answer is gift_card in {code}, expected {stop.topic} in {code}: wanted {right!r}, got {other!r}"
+    ]
+
+
+def test_an_answer_is_word_for_word() -> None:
+    right = ANSWERS["zh"]["return_item"]
+    assert check(BY_NAME["zh short"], _seen("zh", right[:-1]), ANSWERS) == [
+        f"the answer is none of the corpus, expected return_item in zh: wanted {right!r}, got {right[:-1]!r}"
+    ]
+
+
+def test_a_topic_in_another_language_is_no_answer() -> None:
+    english = ANSWERS["en"]["return_item"]
+    faults = check(BY_NAME["zh short"], _seen("zh", english), ANSWERS)
+    assert faults[0] == "the answer is 0% han, which is not zh"
+    assert faults[1].startswith("the answer is return_item in en, expected return_item in zh: wanted '免费退货")
+
+
+def test_a_tool_call_has_no_topic() -> None:
+    good = json.dumps({"order_id": "12345", "notify": "sms"})
+    assert check(BY_NAME["en named tool"], _call(TOOL_NAME, good), ANSWERS) == []
 
 
 @pytest.mark.parametrize(

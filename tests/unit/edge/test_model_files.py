@@ -123,6 +123,12 @@ def test_what_a_person_writes_becomes_a_model_path(said: str, model_path: str) -
     assert as_model_path(said) == model_path
 
 
+@pytest.mark.parametrize("said", ["", " ", "\t\n"])
+def test_an_empty_model_is_not_the_folder_one_is_in(said: str) -> None:
+    with pytest.raises(ModelError, match=r"^--model is empty; allowed: tiny-qwen"):
+        as_model_path(said)
+
+
 def test_a_folder_that_is_there_wins_over_a_hub_id(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder.parent.parent)
     assert as_model_path(f"{folder.parent.name}/m") == f"file://{folder.resolve()}"
