@@ -78,6 +78,14 @@ def _engine(spec: AgentSpec) -> Iterator[Problem]:
             "write a size such as 512Mi, or gpu: {vramRequired: SIZE}",
             (kv_path, gpu_path),
         )
+    if gpu is None and engine.enforce_eager is False:
+        yield Problem(
+            under("engine", "enforceEager"),
+            "without a gpu block the engine runs on CPU, where it would compile kernels, some only at the first "
+            "request for logprobs, with a compiler the machine may not have; allowed: true, or gpu: "
+            "{vramRequired: SIZE}",
+            (under("engine", "enforceEager"), gpu_path),
+        )
     if gpu is None and engine.tensor_parallel_size > 1:
         yield Problem(
             under("engine", "tensorParallelSize"),

@@ -71,7 +71,8 @@ class Storage(Block):
 class Engine(Block):
     """Engine options. What changes answers or the context limit is in the engine digest.
 
-    ``kv_cache_memory_bytes`` is ``None`` when the KV cache takes what ``gpu_memory_utilization`` leaves it.
+    ``kv_cache_memory_bytes`` is ``None`` when the KV cache takes what ``gpu_memory_utilization`` leaves it;
+    ``enforce_eager`` is ``None`` when the hardware decides: :attr:`AgentSpec.eager`.
     """
 
     max_model_len: Count = 8192
@@ -82,7 +83,7 @@ class Engine(Block):
     max_num_seqs: Annotated[int, Field(ge=1, le=4096)] = 16
     kv_cache_memory_bytes: Bytes | None = Field(default=None, alias="kvCacheMemory")
     cpu_threads: Annotated[int, Field(ge=1, le=1024)] = 1
-    enforce_eager: bool = False
+    enforce_eager: bool | None = None
     enable_prefix_caching: bool = True
 
 
@@ -134,6 +135,11 @@ class AgentSpec(Block):
     timeouts: Timeouts = Field(default_factory=Timeouts)
     max_tokens_default: Count = 1024
     scale_triggers: Items[ScaleTrigger] = Field(default_factory=_triggers)
+
+    @property
+    def eager(self) -> bool:
+        """Whether the engine runs without compiled kernels: always on CPU, where there may be no compiler."""
+        return self.gpu is None if self.engine.enforce_eager is None else self.engine.enforce_eager
 
     def selects(self, *, cloud: str, region: str, location: str, role: str) -> bool:
         """Whether the cluster selector lets a region with these facts carry the agent."""

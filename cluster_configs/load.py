@@ -29,6 +29,7 @@ __all__ = [
     "ConfigError",
     "Fault",
     "bundle",
+    "chosen",
     "engine_owner",
     "from_bundle",
     "load_paths",
@@ -41,8 +42,12 @@ __all__ = [
 #: The directory of the shipped documents.
 SHIPPED: Final = Path(__file__).resolve().parent
 
+LOCAL: Final = "local.yaml"
 #: Files that are sets of their own: read when named, not when they lie in a directory that is read.
-ONLY_WHEN_NAMED: Final = frozenset({"local.yaml", "reference.yaml"})
+ONLY_WHEN_NAMED: Final = frozenset({LOCAL, "reference.yaml"})
+#: What ``local.yaml`` stands in for, and what belongs to that: its tenants may name agents that one machine has not.
+_FLEET: Final = ("regions", "policies")
+_OF_THE_FLEET: Final = "tenants.yaml"
 _SUFFIXES: Final = (".yaml", ".yml")
 _GENERATED: Final = "(generated)"
 #: What a whole set has, and where it is shipped.
@@ -56,7 +61,30 @@ _NEEDED: Final[Mapping[str, str]] = {
 
 def local_paths(root: Path = SHIPPED) -> list[Path]:
     """The set for one machine: ``local.yaml`` in place of regions, policies and tenants."""
-    return [root / "local.yaml", root / "routes.yaml", root / "templates"]
+    return [root / LOCAL, root / "routes.yaml", root / "templates"]
+
+
+def chosen(paths: Sequence[Path]) -> tuple[list[Path], list[Path]]:
+    """What a command that runs a set reads of ``paths``, and what it leaves out.
+
+    A folder with a ``local.yaml`` is the set for one machine. Where it has the fleet's regions and policies too, these
+    and their tenants are left out: a set has one Federation.
+    """
+    taken: list[Path] = []
+    left: list[Path] = []
+    for path in map(Path, paths):
+        if not (path / LOCAL).is_file():
+            taken.append(path)
+            continue
+        fleet = [path / name for name in _FLEET if (path / name).is_dir()]
+        left += [*fleet, *(p for p in (path / _OF_THE_FLEET,) if fleet and p.exists())]
+        inside = sorted(_inside(path, []))
+        taken += [path / LOCAL, *(file for file in inside if not any(_within(file, out) for out in left))]
+    return taken, left
+
+
+def _within(file: Path, folder: Path) -> bool:
+    return file == folder or folder in file.parents
 
 
 def load_paths(
@@ -91,14 +119,13 @@ def validate(paths: Sequence[Path], env: Mapping[str, str]) -> list[str]:
     """Every fault as ``file:line: path: what is wrong and what is allowed``; an empty list when there is none.
 
     A part of a set can be looked at alone: what names a kind of which no document was given is not followed. In a
-    directory with a ``local.yaml`` that set is looked at too.
+    directory with a ``local.yaml`` that set is looked at and, where the fleet's regions and policies lie beside it,
+    the fleet's too.
     """
-    paths = [Path(path) for path in paths]
-    faults = set(_assembled(paths, env, []).faults)
-    for path in paths:
-        if (path / "local.yaml").is_file():
-            local = [part for part in local_paths(path) if part.exists()]
-            faults |= set(_assembled(local, env, []).faults)
+    taken, left = chosen(paths)
+    faults = set(_assembled(taken, env, []).faults)
+    if left:
+        faults |= set(_assembled(paths, env, []).faults)
     return [str(fault) for fault in sorted(faults)]
 
 

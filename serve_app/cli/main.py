@@ -35,6 +35,7 @@ def _render(args: argparse.Namespace) -> int:
     from serve_app.cli import documents
     from serve_app.cli.state import own_tenant
 
+    documents.check_model(args.model)
     config = documents.load(args.config)
     region = config.federation.region(args.region)
     home = Home.here()

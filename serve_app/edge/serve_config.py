@@ -48,7 +48,7 @@ def engine_resources(spec: schema.AgentSpec) -> dict[str, Any]:
     resources: dict[str, Any] = {
         "max_num_seqs": engine.max_num_seqs,
         "tensor_parallel_size": engine.tensor_parallel_size,
-        "enforce_eager": engine.enforce_eager,
+        "enforce_eager": spec.eager,
         "enable_prefix_caching": engine.enable_prefix_caching,
     }
     if engine.kv_cache_memory_bytes is not None:
@@ -84,7 +84,7 @@ def _actor(spec: schema.AgentSpec, model_path: str) -> dict[str, Any]:
         "OMP_NUM_THREADS": str(threads),
         # Eager means eager: log-probabilities would else compile a kernel at the first request, with a compiler that a
         # fresh machine does not have.
-        "TORCHDYNAMO_DISABLE": "1" if spec.engine.enforce_eager else "0",
+        "TORCHDYNAMO_DISABLE": "1",
     }
     return {"ray_actor_options": {"num_cpus": threads, "runtime_env": {"env_vars": environment}}}
 
@@ -179,7 +179,7 @@ def owners_args(
     args = {}
     for name, spec in owners.items():
         assert spec.storage is not None
-        args[name] = engine_args(name, spec, as_model_path(model) if model else spec.storage.model_path)
+        args[name] = engine_args(name, spec, as_model_path(model) if model is not None else spec.storage.model_path)
     return args
 
 

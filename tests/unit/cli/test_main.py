@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -101,6 +102,40 @@ def test_up_of_an_unknown_region_or_model_is_2(capsys: pytest.CaptureFixture[str
     assert main(["up", "--region", "nowhere"]) == 2
     assert main(["up", "--model", "no such model"]) == 2
     assert "allowed: cloud-a" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", [["up"], ["render", "cloud-a"], ["demo"]])
+def test_an_empty_model_is_2_and_leaves_nothing(
+    command: list[str], own_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*command, "--model", ""]) == 2
+    assert capsys.readouterr().err.startswith("--model is empty; allowed: tiny-qwen")
+    assert not (own_folder / ".grix").exists()
+
+
+def test_a_folder_with_local_yaml_is_rendered_and_explained(
+    own_folder: Path, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    from cluster_configs.load import SHIPPED
+
+    shutil.copytree(SHIPPED, own_folder / "mine", ignore=shutil.ignore_patterns("*.py", "__pycache__"))
+    assert main(["render", "cloud-a", "--config", "mine"]) == 0
+    told = capfdbinary.readouterr()
+    apps = yaml.safe_load(told.out)["applications"]
+    assert [app["args"]["model_path"] for app in apps[1:]] == ["embedded:tiny-qwen"]
+    assert told.err.startswith(b"local.yaml is read, and not mine/regions, mine/policies, mine/tenants.yaml; name ")
+    assert main(["render", "cloud-b", "--config", "mine"]) == 2
+    assert b"region cloud-b: is not in federation local; allowed: cloud-a" in capfdbinary.readouterr().err
+
+
+def test_a_folder_without_a_federation_is_told_what_is_missing(
+    own_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from cluster_configs.load import SHIPPED
+
+    shutil.copytree(SHIPPED / "templates", own_folder / "mine")
+    assert main(["up", "--config", "mine"]) == 2
+    assert "mine:1: (documents): there is no Federation in what was read" in capsys.readouterr().err
 
 
 def test_validate_loads_nothing_heavy() -> None:

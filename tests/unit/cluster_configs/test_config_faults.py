@@ -186,6 +186,10 @@ AGENTS = [
                "all memory of the node; write a size such as 512Mi, or gpu: {vramRequired: SIZE}"),
     (_GPU, "  engine: {kvCacheMemory: 1Gi, tensorParallelSize: 2}\n",
      "9: spec.engine.tensorParallelSize: 2 ranks need as many GPUs, but there is no gpu block; allowed: 1"),
+    (_GPU, "  engine: {kvCacheMemory: 1Gi, enforceEager: false}\n",
+     "9: spec.engine.enforceEager: without a gpu block the engine runs on CPU, where it would compile kernels, some "
+     "only at the first request for logprobs, with a compiler the machine may not have; allowed: true, or gpu: "
+     "{vramRequired: SIZE}"),
     (_GPU, "  gpu: {vramRequired: 40}\n", "9: spec.gpu.vramRequired: '40' has no unit: write 40Mi or 40Gi, whichever "
                                           "is meant"),
     (_GPU, "  gpu: {vramRequired: 40GB}\n", "9: spec.gpu.vramRequired: '40GB': units are powers of 1024: write 40Gi; "

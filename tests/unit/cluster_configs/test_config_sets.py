@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import os
 import pickle
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from cluster_configs.load import (
     SHIPPED,
     Bundle,
     ConfigError,
     bundle,
+    chosen,
     engine_owner,
     from_bundle,
     load_paths,
@@ -233,6 +236,60 @@ def test_a_directory_with_a_local_set_has_that_looked_at_too(tmp_path: Path) -> 
     (tmp_path / "templates" / "en.yaml").write_text((SHIPPED / "templates" / "en.yaml").read_text("utf-8"), "utf-8")
     (tmp_path / "local.yaml").write_text("kind: Tenant\n", "utf-8")
     assert [line.split(": ")[1] for line in validate([tmp_path], {})] == ["apiVersion", "metadata", "spec"]
+
+
+def test_an_engine_is_eager_on_a_cpu_and_where_it_is_written() -> None:
+    def eager(**changes: Any) -> bool:
+        return AgentPolicy.model_validate(_agent(**changes)).spec.eager
+
+    gpu = {"vramRequired": "40Gi"}
+    assert eager() and eager(engine={"kvCacheMemory": "1Gi", "enforceEager": True})
+    assert not eager(gpu=gpu, engine={}) and not eager(gpu=gpu, engine={"enforceEager": False})
+    assert eager(gpu=gpu, engine={"enforceEager": True})
+
+
+def _copied(folder: Path, *names: str) -> Path:
+    for name in names:
+        source, target = SHIPPED / name, folder / name
+        shutil.copytree(source, target) if source.is_dir() else shutil.copy(source, target)
+    return folder
+
+
+def test_a_folder_with_local_yaml_is_a_whole_set(tmp_path: Path) -> None:
+    folder = _copied(tmp_path, "local.yaml", "routes.yaml", "templates", "reference.yaml")
+    (folder / "helper.yaml").write_text(yaml.safe_dump(_alias("helper", "qwen-chat")), "utf-8")
+    taken, left = chosen([folder])
+    config = load_paths(taken, {})
+    assert (config.federation.metadata.name, "helper" in config.agents, left) == ("local", True, [])
+    assert validate([folder], {}) == []
+
+
+def test_local_yaml_stands_in_for_the_fleet_beside_it(tmp_path: Path) -> None:
+    folder = _copied(tmp_path, *("local.yaml", "routes.yaml", "templates", "regions", "policies", "tenants.yaml"))
+    taken, left = chosen([folder])
+    config = load_paths(taken, {})
+    assert (config.federation.metadata.name, dict(config.tenants)) == ("local", {})
+    assert left == [folder / "regions", folder / "policies", folder / "tenants.yaml"]
+    assert validate([folder], {}) == []
+    # Both sets are looked at: a fault of either is told.
+    (folder / "regions" / "federation.yaml").write_text("kind: Federation\n", "utf-8")
+    (folder / "local.yaml").write_text("kind: Federation\n", "utf-8")
+    files = {fault.split(":")[0] for fault in validate([folder], {})}
+    assert files == {str(folder / "local.yaml"), str(folder / "regions" / "federation.yaml")}
+
+
+def test_tenants_beside_local_yaml_alone_are_its_own(tmp_path: Path) -> None:
+    folder = _copied(tmp_path, "local.yaml", "routes.yaml", "templates")
+    (folder / "tenants.yaml").write_text(yaml.safe_dump(_tenant()), "utf-8")
+    taken, left = chosen([folder])
+    assert (set(load_paths(taken, {}).tenants), left) == ({"acme"}, [])
+
+
+def test_without_local_yaml_paths_are_what_they_are(tmp_path: Path) -> None:
+    folder = _copied(tmp_path, "routes.yaml", "templates")
+    assert chosen([folder, SHIPPED / "local.yaml"]) == ([folder, SHIPPED / "local.yaml"], [])
+    with pytest.raises(ConfigError, match="there is no Federation in what was read; add the file that has it"):
+        load_paths([folder], {})
 
 
 @pytest.fixture(params=["production", "local"])

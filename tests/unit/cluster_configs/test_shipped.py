@@ -157,7 +157,7 @@ def test_local_is_one_small_engine_that_every_agent_uses() -> None:
     assert spec.storage is not None and spec.storage.model_path == "embedded:tiny-qwen"
     engine = spec.engine
     assert (engine.max_model_len, engine.max_num_seqs, engine.cpu_threads) == (4096, 16, 1)
-    assert (engine.kv_cache_memory_bytes, engine.enforce_eager) == (128 << 20, True)
+    assert (engine.kv_cache_memory_bytes, config.agents["qwen-chat"].spec.eager) == (128 << 20, True)
     owners = {name: policy.spec.engine_of for name, policy in config.agents.items()}
     assert owners == {
         "qwen-chat": None, "qwen-doc": "qwen-chat", "qwen-coder": "qwen-chat", "edge-chat": "qwen-chat"
