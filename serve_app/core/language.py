@@ -20,10 +20,10 @@ from serve_app.core.readings import (
 )
 from serve_app.core.scripts import NOT_LATIN, clean, count_scripts
 
-__all__ = ["LanguageGuess", "Predict", "decide", "last_user_text", "resolve"]
+__all__ = ["LanguageGuess", "Predict", "decide", "last_user_text"]
 
-#: What the guess rests on: the writing, the model, the session it keeps, the table's fallback, the caller's header.
-Source = Literal["script", "model", "session", "fallback", "header", "none"]
+#: What the guess rests on: the writing, the model, the session it keeps, the caller's header.
+Source = Literal["script", "model", "session", "header", "none"]
 
 UNDETERMINED: Final = "und"
 #: The languages, floor and equivalents of the shipped route table, for callers that have none.
@@ -40,7 +40,7 @@ class LanguageGuess:
 
     ``language`` is a code of the route table, or ``und`` under the floor without a session. ``script`` is ISO 15924
     (``Latn Hans Hant Jpan Kore Arab Thai …``, ``Zyyy`` for no letters). ``confidence`` is in [0, 1] and is that of
-    ``top``, the best guess before floor, session and fallback; ``top`` may be a language the table does not have.
+    ``top``, the best guess before floor and session; ``top`` may be a language the table does not have.
     """
 
     language: str
@@ -131,15 +131,6 @@ def _settle(reading: Reading, session: str | None, matrix: _Matrix, min_confiden
     if reading.by == "model" and reading.confidence < MOVE_CONFIDENCE:
         return replace(guess, language=session, source="session")
     return guess
-
-
-def resolve(guess: LanguageGuess, session_language: str | None, fallback: str) -> LanguageGuess:
-    """``guess`` with a language to route by: its own, else the session's, else the table's ``fallback``."""
-    if guess.language != UNDETERMINED:
-        return guess
-    if session_language is not None and session_language != UNDETERMINED:
-        return replace(guess, language=session_language, source="session")
-    return replace(guess, language=fallback, source="fallback")
 
 
 def last_user_text(messages: object) -> str:

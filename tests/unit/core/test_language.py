@@ -10,7 +10,7 @@ import yaml
 
 from serve_app.core import language
 from serve_app.core.han import count_forms
-from serve_app.core.language import LanguageGuess, decide, last_user_text, resolve
+from serve_app.core.language import LanguageGuess, decide, last_user_text
 from serve_app.core.latin import count_function_words, spelling_scores
 from serve_app.core.readings import Reading
 from serve_app.core.scripts import READ_CHARS, clean, count_scripts
@@ -234,15 +234,6 @@ def test_shipped_route_table_and_defaults_agree() -> None:
     assert set(spec["tokenRatio"]) == set(language.LANGUAGES)
     assert spec["minConfidence"] == language.MIN_CONFIDENCE
     assert [set(group) for group in spec["equivalent"]] == [set(group) for group in language.EQUIVALENT]
-
-
-def test_resolve_goes_from_guess_to_session_to_fallback() -> None:
-    guess = LanguageGuess("es", "Latn", 0.9, "model", "es")
-    unknown = LanguageGuess("und", "Latn", 0.2, "none", "es")
-    assert resolve(guess, "ja", "en") == guess
-    assert resolve(unknown, "ja", "en") == LanguageGuess("ja", "Latn", 0.2, "session", "es")
-    assert resolve(unknown, None, "en") == LanguageGuess("en", "Latn", 0.2, "fallback", "es")
-    assert resolve(unknown, "und", "en").source == "fallback"
 
 
 @pytest.mark.parametrize(
