@@ -135,6 +135,8 @@ def environment(cluster: Cluster, base: Mapping[str, str]) -> dict[str, str]:
         "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
         "AUTOSCALER_METRIC_PORT": str(cluster.first_port + 10),
         "DASHBOARD_METRIC_PORT": str(cluster.first_port + 11),
+        # Before every HTTP server of Serve: bounded heads, and no header that Serve would stumble over.
+        "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH": "serve_app.edge.http_guard:middlewares",
         # A single node has nowhere to drain to.
         "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",
         # A policy that names a hub says otherwise for its own engine.
