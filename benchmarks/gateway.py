@@ -19,8 +19,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any, Final
@@ -28,7 +29,7 @@ from typing import Any, Final
 from benchmarks import gateway_peers, gateway_targets
 from benchmarks.gateway_report import BASELINE, Report, Sample, sample_of
 from benchmarks.gateway_targets import MODEL_NAME, Target
-from benchmarks.processes import BenchmarkError, cpu_of, spent_s
+from benchmarks.processes import BenchmarkError, Child, cpu_of, spent_s
 from serve_app.edge.model_files import ModelError
 
 #: Above this an idle target takes time from the one that is measured; in cores.
@@ -94,8 +95,9 @@ class Client:
             BenchmarkError: when the client is gone.
         """
         assert self._process.stdin is not None and self._process.stdout is not None
-        self._process.stdin.write(json.dumps(job) + "\n")
-        self._process.stdin.flush()
+        with suppress(BrokenPipeError):
+            self._process.stdin.write(json.dumps(job) + "\n")
+            self._process.stdin.flush()
         line = self._process.stdout.readline()
         if not line:
             raise BenchmarkError(f"the load client ended with status {self._process.wait()}")
@@ -103,7 +105,8 @@ class Client:
 
     def stop(self) -> None:
         assert self._process.stdin is not None
-        self._process.stdin.close()
+        with suppress(BrokenPipeError):
+            self._process.stdin.close()
         self._process.wait(10)
 
 
@@ -120,6 +123,10 @@ def rotated(names: Sequence[Any], by: int) -> list[Any]:
     """Each round begins with another one: what drifts with time hits all alike."""
     by %= len(names)
     return [*names[by:], *names[:by]]
+
+
+def _both(peer: Child, engine: Child) -> list[int]:
+    return [*peer.pids(), *engine.pids()]
 
 
 @contextmanager
@@ -155,7 +162,7 @@ def targets_of(plan: Plan, model: str, folder: Path) -> Iterator[list[Target]]:
                     say(f"{model}: {name} is left out: {error}")
                     continue
                 # The engine behind a peer works for it: its CPU is part of what the peer costs.
-                found.append(replace(peer, pids=lambda c=peer_child: [*c.pids(), *child.pids()]))
+                found.append(replace(peer, pids=partial(_both, peer_child, child)))
                 say(f"{model}: {name} is ready")
         if grix_child is not None:
             found.insert(min(1, len(found)), gateway_targets.grix_target(grix_child, folder / "grix"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import secrets
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -85,6 +86,8 @@ ENVIRONMENT: Final = {
     "DO_NOT_TRACK": "1",
     "NO_DOCS": "True",
 }
+#: Where a peer that wants an API key takes it from.
+KEY_VARIABLES: Final = {"litellm": "LITELLM_MASTER_KEY"}
 
 
 def found() -> list[str]:
@@ -105,6 +108,9 @@ def start_peer(
     if not (BIN / name).is_file():
         raise BenchmarkError(f"--targets {name}: is not installed; run: make peers")
     port = free_port()
+    key = f"sk-{secrets.token_hex(16)}"
     command = [str(BIN / name), *PEERS[name](engine_url, port, folder)]
-    child = start(name, command, folder, ENVIRONMENT)
-    return Target(name, f"http://127.0.0.1:{port}", child.pids, child.stop, messages=messages), child
+    variable = KEY_VARIABLES.get(name)
+    child = start(name, command, folder, {**ENVIRONMENT, variable: key} if variable else ENVIRONMENT)
+    headers = {"authorization": f"Bearer {key}"} if variable else {}
+    return Target(name, f"http://127.0.0.1:{port}", child.pids, child.stop, headers, messages), child

@@ -21,7 +21,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, cast
 from urllib.parse import urlsplit
 
 import uvloop
@@ -121,8 +121,8 @@ class Connection(asyncio.Protocol):
         self.usable = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport, self.usable = transport, True
+        # uvloop's transports are no subclass of asyncio's.
+        self._transport, self.usable = cast(asyncio.Transport, transport), True
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.usable = False

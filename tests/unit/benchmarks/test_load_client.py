@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks.gateway import Client
 from benchmarks.load_client import FIRST_TEXT, Body, arrivals_s, fault_of, run
 
 ROLE = b'data: {"choices":[{"delta":{"role":"assistant","content":""}}]}\n\n'
@@ -74,6 +75,15 @@ async def test_whole_answers_count_with_first_text_before_the_end() -> None:
     assert len(told["total_ms"]) == len(told["ttft_ms"]) == len(bodies) == 6
     assert all(first <= total for first, total in zip(told["ttft_ms"], told["total_ms"], strict=True))
     assert len(set(bodies)) == 6, "every request has a text of its own"
+
+
+async def test_as_a_process_it_answers_a_line_a_job() -> None:
+    async with server(sending(WHOLE)) as (url, _):
+        client = await asyncio.to_thread(Client)
+        answers = [await asyncio.to_thread(client.ask, job(url, requests=n)) for n in (2, 3)]
+        await asyncio.to_thread(client.stop)
+    assert [len(answer["total_ms"]) for answer in answers] == [2, 3]
+    assert all(answer["failures"] == {} and answer["client_cpu_s"] > 0 for answer in answers)
 
 
 async def test_answers_in_single_bytes_are_read_like_any() -> None:
