@@ -13,6 +13,7 @@ Outcome = Literal["success", "client_left", "rejected", "evicted", "failed"]
 Reason = Literal[
     "bad_request",
     "unknown_parameter",
+    "unsupported_parameter",
     "body_too_large",
     "headers_too_large",
     "method_not_allowed",
@@ -51,6 +52,7 @@ _INVALID: Final = "invalid_request_error"
 STATUS: Final[dict[Reason, Status]] = {
     "bad_request": Status(400, _INVALID, "invalid_value", "rejected"),
     "unknown_parameter": Status(400, _INVALID, "unknown_parameter", "rejected"),
+    "unsupported_parameter": Status(400, _INVALID, "unsupported_parameter", "rejected"),
     "body_too_large": Status(413, _INVALID, "request_too_large", "rejected"),
     "headers_too_large": Status(431, _INVALID, "headers_too_large", "rejected"),
     "method_not_allowed": Status(405, _INVALID, "method_not_allowed", "rejected"),

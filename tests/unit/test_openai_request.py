@@ -7,11 +7,14 @@ from typing import Any
 
 import pytest
 
-from serve_app.openai_request import IGNORED, MAX_BODY_BYTES, MAX_NESTING, ParsedRequest, parse_body, parse_request
+from serve_app.openai_fields import BY_KIND, names
+from serve_app.openai_request import MAX_BODY_BYTES, MAX_NESTING, ParsedRequest, parse_body, parse_request
 from serve_app.outcomes import GrixError
 from serve_app.ports import Kind
 
 HI = [{"role": "user", "content": "hi"}]
+TOOL: dict[str, Any] = {"type": "function", "function": {"name": "ls", "parameters": {"type": "object"}}}
+NAMED = {"type": "function", "function": {"name": "ls"}}
 
 
 def chat(headers: dict[str, str] | None = None, **body: Any) -> ParsedRequest:
@@ -28,6 +31,20 @@ def faulty(**body: Any) -> tuple[str, str | None]:
     error = refusal(json.dumps({"messages": HI, **body}).encode())
     assert error.status.http == 400
     return error.reason, error.param
+
+
+def ls(arguments: Any) -> dict[str, Any]:
+    return {"name": "ls", "arguments": arguments}
+
+
+def called(**changes: Any) -> dict[str, Any]:
+    """An assistant's message with one tool call."""
+    call = {"id": "c1", "type": "function", "function": {"name": "ls", "arguments": "{}"}, **changes}
+    return {"role": "assistant", "content": None, "tool_calls": [call]}
+
+
+def schema_format(**changes: Any) -> dict[str, Any]:
+    return {"type": "json_schema", "json_schema": {"name": "a", "schema": {}, **changes}}
 
 
 def test_a_parsed_request_keeps_what_an_engine_may_see() -> None:
@@ -48,14 +65,35 @@ def test_a_parsed_request_keeps_what_an_engine_may_see() -> None:
     )
 
 
-@pytest.mark.parametrize("name", sorted(IGNORED - {"user", "metadata"}))
+@pytest.mark.parametrize("name", sorted(names("chat", "ignored") - {"modalities"}))
 def test_platform_fields_are_dropped_whatever_they_hold(name: str) -> None:
     assert chat(**{name: [1, {"a": None}]}).body == {}
 
 
-@pytest.mark.parametrize("name", ["prompt_logprobs", "best_of", "vllm_xargs", "guided_json", "allowed_token_ids", ""])
-def test_req_23_fields_outside_the_list_are_refused_by_name(name: str) -> None:
+@pytest.mark.parametrize("name", ["guided_json", "temprature", "best_of", "input", ""])
+def test_fields_outside_the_table_are_refused_by_name(name: str) -> None:
     assert faulty(**{name: -1}) == ("unknown_parameter", name)
+
+
+@pytest.mark.parametrize("kind", ["chat", "completion"])
+def test_req_23_every_refused_field_says_why_and_null_is_not_given(kind: Kind) -> None:
+    least: dict[str, Any] = {"messages": HI} if kind == "chat" else {"prompt": "x"}
+    refused = names(kind, "refused")
+    assert {"prompt_logprobs", "allowed_token_ids", "vllm_xargs"} <= refused
+    for name in refused:
+        error = refusal(json.dumps({**least, name: -1}).encode(), kind)
+        assert (error.status.http, error.status.code, error.param) == (400, "unsupported_parameter", name)
+        assert error.message == f"{name}: is not supported here: {BY_KIND[kind][name].note}."
+        parse_request(kind, json.dumps({**least, name: None}).encode(), {})
+
+
+def test_suffix_is_refused_by_name() -> None:
+    assert refusal(b'{"prompt":"x","suffix":"y"}', "completion").param == "suffix"
+
+
+def test_best_of_may_only_be_one() -> None:
+    assert parse_request("completion", b'{"prompt":"x","best_of":1}', {}).body == {"prompt": "x"}
+    assert refusal(b'{"prompt":"x","best_of":2}', "completion").param == "best_of"
 
 
 def test_null_means_not_given() -> None:
@@ -88,13 +126,28 @@ def test_null_means_not_given() -> None:
         ("seed", 2**63),
         ("seed", 0.5),
         ("top_logprobs", 21),
-        ("logprobs", 21),
+        ("top_logprobs", 2),
+        ("logprobs", 1),
         ("logprobs", "yes"),
+        ("stop_token_ids", 5),
+        ("stop_token_ids", ["5"]),
+        ("stop_token_ids", [True]),
+        ("stop_token_ids", [-1]),
+        ("stop_token_ids", [2**31]),
+        ("stop_token_ids", list(range(65))),
         ("stream", 1),
         ("stream", "true"),
         ("ignore_eos", 0),
         ("response_format", "json"),
         ("tools", {}),
+        ("tools", []),
+        ("tools", [TOOL] * 129),
+        ("tool_choice", "auto"),
+        ("tool_choice", "required"),
+        ("tool_choice", "sometimes"),
+        ("tool_choice", ["auto"]),
+        ("tool_choice", 1),
+        ("tool_choice", NAMED),
         ("parallel_tool_calls", "yes"),
         ("stop", [""]),
         ("stop", ""),
@@ -104,6 +157,7 @@ def test_null_means_not_given() -> None:
         ("logit_bias", {"a": 1}),
         ("logit_bias", {"1": 101}),
         ("logit_bias", {"-1": 1}),
+        ("logit_bias", {"9" * 5000: 1}),
         ("modalities", ["audio"]),
         ("stream_options", {"include_usage": True}),
         ("metadata", "x"),
@@ -127,15 +181,85 @@ def test_a_value_out_of_range_names_its_field(name: str, value: Any) -> None:
         ("n", 16),
         ("seed", -(2**63)),
         ("logprobs", True),
-        ("top_logprobs", 20),
+        ("top_logprobs", 0),
+        ("min_tokens", 5),
+        ("stop_token_ids", [0, 2**31 - 1]),
+        ("stop_token_ids", list(range(64))),
+        ("tool_choice", "none"),
+        ("tools", [TOOL] * 128),
         ("stop", "end"),
         ("stop", ["x"] * 16),
         ("logit_bias", {str(i): -100 for i in range(300)}),
+        ("response_format", {"type": "text"}),
         ("response_format", {"type": "json_object"}),
+        ("response_format", {"type": "json_schema", "json_schema": {"name": "a", "schema": {}, "strict": None}}),
     ],
 )
 def test_values_at_the_edge_are_kept_as_they_are(name: str, value: Any) -> None:
     assert chat(**{name: value}).body == {name: value}
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "param"),
+    [
+        ("response_format", {}, "response_format.type"),
+        ("response_format", {"type": "yaml"}, "response_format.type"),
+        ("response_format", {"type": "structural_tag"}, "response_format.type"),
+        ("response_format", {"type": "json_schema"}, "response_format.json_schema"),
+        ("response_format", {"type": "json_schema", "json_schema": []}, "response_format.json_schema"),
+        ("response_format", schema_format(name=None), "response_format.json_schema.name"),
+        ("response_format", schema_format(name="a b"), "response_format.json_schema.name"),
+        ("response_format", schema_format(schema=None), "response_format.json_schema.schema"),
+        ("response_format", schema_format(schema=True), "response_format.json_schema.schema"),
+        ("response_format", schema_format(strict="yes"), "response_format.json_schema.strict"),
+        ("tools", [TOOL, "ls"], "tools[1]"),
+        ("tools", [{"type": "custom", "custom": {"name": "x"}}], "tools[0].type"),
+        ("tools", [{"function": {"name": "ls"}}], "tools[0].type"),
+        ("tools", [{"type": "function"}], "tools[0].function"),
+        ("tools", [{"type": "function", "function": {}}], "tools[0].function.name"),
+        ("tools", [{"type": "function", "function": {"name": "a.b"}}], "tools[0].function.name"),
+        ("tools", [{"type": "function", "function": {"name": "a" * 65}}], "tools[0].function.name"),
+        ("tools", [{"type": "function", "function": {"name": "a\n"}}], "tools[0].function.name"),
+        ("tools", [{"type": "function", "function": {"name": "a", "parameters": []}}], "tools[0].function.parameters"),
+        ("tools", [{"type": "function", "function": {"name": "a", "strict": 1}}], "tools[0].function.strict"),
+        ("tool_choice", {}, "tool_choice.type"),
+        ("tool_choice", {"type": "allowed_tools", "allowed_tools": {}}, "tool_choice.type"),
+        ("tool_choice", {"type": "function"}, "tool_choice.function"),
+        ("tool_choice", {"type": "function", "function": {}}, "tool_choice.function.name"),
+        ("stream_options", {"usage": True}, "stream_options.usage"),
+        ("stream_options", {"include_usage": "yes"}, "stream_options.include_usage"),
+    ],
+)
+def test_a_fault_inside_a_field_is_named_by_its_place(name: str, value: Any, param: str) -> None:
+    assert faulty(**{name: value}) == ("bad_request", param)
+
+
+def test_a_named_tool_must_be_there() -> None:
+    assert chat(tools=[TOOL], tool_choice=NAMED).body == {"tools": [TOOL], "tool_choice": NAMED}
+    other = {"type": "function", "function": {"name": "cat"}}
+    assert faulty(tools=[TOOL], tool_choice=other) == ("bad_request", "tool_choice.function.name")
+
+
+def test_logprobs_is_a_switch_for_chat_and_a_number_for_completions() -> None:
+    assert chat(logprobs=True, top_logprobs=20).body == {"logprobs": True, "top_logprobs": 20}
+    assert parse_request("completion", b'{"prompt":"x","logprobs":5}', {}).body == {"prompt": "x", "logprobs": 5}
+    assert refusal(b'{"prompt":"x","logprobs":true}', "completion").param == "logprobs"
+
+
+def test_min_tokens_is_at_most_the_cap() -> None:
+    assert chat(min_tokens=5, max_tokens=5).max_tokens == 5
+    assert faulty(min_tokens=6, max_tokens=5) == ("bad_request", "min_tokens")
+    assert faulty(min_tokens=6, max_tokens=9, max_completion_tokens=5) == ("bad_request", "min_tokens")
+
+
+def test_obfuscation_of_a_stream_stays_here() -> None:
+    options = {"include_usage": True, "include_obfuscation": False}
+    assert chat(stream=True, stream_options=options).body == {"stream_options": {"include_usage": True}}
+
+
+def test_arguments_a_model_cut_short_travel_as_they_are() -> None:
+    call = called(function=ls('{"path": "/ho'))
+    assert chat(messages=[*HI, call]).messages[1]["tool_calls"] == call["tool_calls"]
 
 
 def test_req_21_the_limit_of_logit_bias_is_told() -> None:
@@ -166,7 +290,17 @@ def test_max_completion_tokens_wins_over_the_older_name() -> None:
         ({"role": "user", "content": [{"type": "text"}]}, "messages[1].content[0].text"),
         ({"role": "user", "content": [{"type": "text", "text": 5}]}, "messages[1].content[0].text"),
         ({"role": "assistant", "tool_calls": {}}, "messages[1].tool_calls"),
-        ({"role": "assistant", "tool_calls": ["c1"]}, "messages[1].tool_calls"),
+        ({"role": "assistant", "tool_calls": ["c1"]}, "messages[1].tool_calls[0]"),
+        (called(id=None), "messages[1].tool_calls[0].id"),
+        (called(id=5), "messages[1].tool_calls[0].id"),
+        (called(type=None), "messages[1].tool_calls[0].type"),
+        (called(type="custom"), "messages[1].tool_calls[0].type"),
+        (called(function="ls"), "messages[1].tool_calls[0].function"),
+        (called(function={"arguments": "{}"}), "messages[1].tool_calls[0].function.name"),
+        (called(function={"name": "ls"}), "messages[1].tool_calls[0].function.arguments"),
+        (called(function=ls({})), "messages[1].tool_calls[0].function.arguments"),
+        (called(function=ls("[" * 65 + "]" * 65)), "messages[1].tool_calls[0].function.arguments"),
+        (called(function=ls("[" * 99999)), "messages[1].tool_calls[0].function.arguments"),
         ({"role": "tool", "content": "x", "tool_call_id": 1}, "messages[1].tool_call_id"),
         ({"role": "user", "content": "x", "name": {}}, "messages[1].name"),
     ],
