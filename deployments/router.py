@@ -24,6 +24,7 @@ from serve_app.core.retry import RetryBudget
 from serve_app.core.snapshots import local_snapshot
 from serve_app.core.tenants import KeyIndex
 from serve_app.edge.clock import RealClock
+from serve_app.edge.health_key import health_key
 from serve_app.edge.journal import RequestJournal
 from serve_app.edge.serve_metrics import ServeMeter, scrape
 from serve_app.edge.session_memory import SessionMemory
@@ -33,8 +34,6 @@ from serve_app.request_path import RequestPath
 
 log = logging.getLogger("ray.serve")
 
-#: Environment variable with the key that lets a GSLB off this machine see the deep health check.
-HEALTH_KEY_VARIABLE: Final = "GRIX_HEALTH_KEY"
 #: A deep health check answers from the last probe when it is younger than this.
 DEEP_FRESH_S: Final = 1.0
 
@@ -103,7 +102,7 @@ class Router:
                 metrics=self._metrics,
                 find_record=self._find,
                 created_unix_s=int(time.time()),
-                health_key=os.environ.get(HEALTH_KEY_VARIABLE),
+                health_key=health_key(os.environ),
             )
         )
 

@@ -25,6 +25,8 @@ MAX_HEADERS: Final = 100
 REQUEST_ID: Final = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
 #: Serve routes by this one, however it is spelled; nothing of Grix is multiplexed.
 _NOT_FOR_CLIENTS: Final = b"serve_multiplexed_model_id"
+#: Two readers of two such headers could take different ones.
+_ONCE: Final = frozenset({b"authorization", b"host", b"content-type", b"content-encoding", b"x-request-id"})
 #: Serve decodes these.
 _TEXT: Final = frozenset({b"x-session-id", b"x_session_id", b"traceparent", b"x-request-timeout-seconds"})
 _TOO_LARGE: Final = GrixError("headers_too_large", f"The headers are larger than {MAX_HEAD_BYTES} bytes.")
@@ -93,13 +95,15 @@ def checked(headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
     if len(headers) > MAX_HEADERS or sum(len(n) + len(v) for n, v in headers) > MAX_HEAD_BYTES:
         raise _TOO_LARGE
     kept = []
-    seen_id = False
+    seen = set()
     for name, value in headers:
-        if name == b"x-request-id":
-            if seen_id or REQUEST_ID.fullmatch(value) is None:
-                raise _bad(name, "is sent once; allowed are 1 to 128 letters, digits and . _ : -")
-            seen_id = True
-        elif name in _TEXT and not _is_plain(value):
+        if name in _ONCE:
+            if name in seen:
+                raise _bad(name, "is sent more than once.")
+            seen.add(name)
+        if name == b"x-request-id" and REQUEST_ID.fullmatch(value) is None:
+            raise _bad(name, "allowed are 1 to 128 letters, digits and . _ : -")
+        if name in _TEXT and not _is_plain(value):
             raise _bad(name, "must be text in UTF-8 without control characters.")
         if name.lower().replace(b"-", b"_") != _NOT_FOR_CLIENTS:
             kept.append((name, value))

@@ -22,6 +22,8 @@ from typing import Final
 
 import psutil
 
+from serve_app.edge.health_key import hidden
+
 #: In the environment of every process of a cluster: its temporary folder.
 MARK: Final = "GRIX_CLUSTER"
 SERVICE_PORTS: Final = 16
@@ -153,7 +155,7 @@ def start(cluster: Cluster, log_file: Path, base: Mapping[str, str]) -> subproce
     with log_file.open("wb") as log:
         return subprocess.Popen(
             command(cluster),
-            env=environment(cluster, base),
+            env=environment(cluster, hidden(base, cluster.temp_dir)),
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,

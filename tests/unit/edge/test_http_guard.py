@@ -166,9 +166,11 @@ def test_what_serve_would_stumble_over_is_refused_by_name(name: bytes, value: by
     assert value.decode("latin-1") not in refused.value.message or not value
 
 
-def test_two_request_ids_are_refused() -> None:
-    with pytest.raises(GrixError):
-        checked([(b"x-request-id", b"a"), (b"x-request-id", b"a")])
+@pytest.mark.parametrize("name", [b"x-request-id", b"authorization", b"host", b"content-type", b"content-encoding"])
+def test_what_decides_something_is_sent_once(name: bytes) -> None:
+    with pytest.raises(GrixError, match="more than once"):
+        checked([(name, b"a"), (b"accept", b"*"), (name, b"a")])
+    assert len(checked([(b"accept", b"a"), (b"accept", b"b")])) == 2
 
 
 @pytest.mark.parametrize("name", [b"serve_multiplexed_model_id", b"serve-multiplexed-model-id"])
