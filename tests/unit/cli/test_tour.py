@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from deployments.models.tiny_qwen.corpus import load_corpora
+from serve_app.cli import demo
 from serve_app.cli.corpus_answers import EMBEDDED_MODEL, corpus_answers
 from serve_app.cli.demo import HEAD, row
+from serve_app.cli.state import Home
 from serve_app.cli.tour import STOPS, TOOL_NAME, TOOL_SCHEMA, Seen, Stop, check, schema_faults, script_fault
+from serve_app.cli.up import Wanted
 
 BY_NAME = {s.name: s for s in STOPS}
 ANSWERS = corpus_answers()
@@ -153,3 +157,37 @@ def test_a_row_has_a_cell_for_each_head() -> None:
     stop = BY_NAME["zh short"]
     assert len(row(stop, _seen("zh", "好"), [])) == len(HEAD)
     assert row(stop, _seen("zh", "好"), ["x"])[0] == "FAILED"
+
+
+@pytest.mark.parametrize(
+    ("models", "status", "right"),
+    [(["embedded:tiny-qwen"], 1, 3), (["smollm2"], 0, 17), (["embedded:tiny-qwen", "smollm2"], 0, 17), (None, 0, 17)],
+)
+def test_the_demo_wants_the_corpus_only_of_a_region_with_its_model_alone(
+    models: list[str] | None,
+    status: int,
+    right: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfdbinary: pytest.CaptureFixture[bytes],
+) -> None:
+    (tmp_path / "key").write_text("k\n")
+    record = {"name": "cloud-a", "url": "http://127.0.0.1:1", "key_file": str(tmp_path / "key"), "models": models}
+    monkeypatch.setattr(demo, "up", lambda *_: ({"regions": [record]}, True))
+    monkeypatch.setattr(demo, "visit", lambda _, stop: _off_topic(stop))
+    assert demo.run(Wanted(), Home(tmp_path / ".grix"), keep=False, as_json=False) == status
+    told = capfdbinary.readouterr().out.decode()
+    assert f"{right} of 17 requests came out as they should" in told
+    fault = "FAILED zh short: the answer is gift_card in zh, expected return_item in zh: wanted"
+    assert (fault in told) is bool(status)
+
+
+def _off_topic(stop: Stop) -> Seen:
+    """Everything right but the topic."""
+    if stop.kind in ("bad", "stranger"):
+        param, status = ("temperature", 400) if stop.kind == "bad" else (None, 401)
+        return Seen(status, {}, error={"message": "m", "type": "t", "param": param, "code": "c"})
+    if stop.kind == "tool":
+        return _call(TOOL_NAME, json.dumps({"order_id": "12345", "notify": "sms"}))
+    code = min(stop.languages)
+    return _seen(code, ANSWERS[code]["gift_card"])
