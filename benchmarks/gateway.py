@@ -27,6 +27,7 @@ from types import FrameType
 from typing import Any, Final
 
 from benchmarks import gateway_peers, gateway_targets
+from benchmarks.gateway_picture import svg
 from benchmarks.gateway_report import BASELINE, Report, Sample, sample_of
 from benchmarks.gateway_targets import MODEL_NAME, Target
 from benchmarks.processes import BenchmarkError, Child, cpu_of, spent_s
@@ -296,6 +297,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     report = Report(bench.samples, bench.facts)
     if args.out:
         report.write(args.out)
+        caption = f"Medians of {plan.rounds} interleaved rounds, whiskers: quartiles. {os.cpu_count()} cores."
+        (args.out / "gateway.svg").write_text(svg(report, caption))
     if args.json:
         print(report.table(), file=sys.stderr)
         print(json.dumps(report.as_json(), indent=1))

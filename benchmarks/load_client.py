@@ -238,6 +238,8 @@ class Job:
     def leave_after_s(self) -> float | None:
         if self.rng.random() >= self.told.get("leave_ratio", 0.0):
             return None
+        if "leave_at_s" in self.told:
+            return float(self.told["leave_at_s"])
         return self.rng.random() * float(self.told["leave_within_s"])
 
     async def connect(self) -> Connection | None:

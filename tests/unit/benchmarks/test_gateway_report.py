@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 
+from benchmarks.gateway_picture import panels_of, svg
 from benchmarks.gateway_report import FIGURES, Report, Sample, Spread, quantile, sample_of, spread
 
 
@@ -85,3 +87,16 @@ def test_table_and_file_have_every_load(tmp_path: Path) -> None:
     assert full["facts"] == {"cores": 2} and len(full["samples"]) == 9
     grix = next(c for c in full["cells"] if c["target"] == "grix")
     assert grix["q1_median_q3"]["throughput_ratio"][1] == 0.8 and grix["completed"] == 30
+
+
+def test_picture_is_xml_with_a_bar_for_every_target() -> None:
+    text = svg(REPORT, "2 cores & more")
+    root = ElementTree.fromstring(text)
+    names = [element.text for element in root.iter("{http://www.w3.org/2000/svg}text")]
+    assert names.count("grix") == 2, "throughput and CPU at 64 streams; grix has no other samples"
+    assert names.count("direct") == 4 and "2 cores & more" in names
+
+
+def test_panels_show_the_loads_that_were_measured() -> None:
+    assert [p.load for p in panels_of(["1", "16", "64", "open-0.5"])] == ["1", "16", "64", "64"]
+    assert panels_of(["open-0.5"]) == []
