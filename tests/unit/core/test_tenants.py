@@ -58,6 +58,21 @@ def test_a_tenant_may_have_two_keys_and_one_of_them_expired() -> None:
     assert refusal("Bearer old", index) == refusal("Bearer never", index)
 
 
+def test_the_decision_is_a_comparison_in_constant_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared: list[tuple[str, str]] = []
+
+    def compare(known: str, given: str) -> bool:
+        compared.append((known, given))
+        return known == given
+
+    monkeypatch.setattr("serve_app.core.tenants.hmac.compare_digest", compare)
+    assert INDEX.find(hash_key(KEY)) is not None
+    assert INDEX.find(hash_key("guess")) is None
+    # A miss compares too, and both compare 64 characters with 64.
+    assert [(len(known), len(given)) for known, given in compared] == [(64, 64)] * 2
+    assert compared[1][1] == hash_key("guess")
+
+
 def test_open_access_is_anybody_and_no_operator() -> None:
     tenant = authenticate(replace(TABLE, open_access=True), INDEX, None, "2026-11-30")
     assert (tenant, tenant.operator, tenant.residency) == (ANYBODY, False, frozenset({"any"}))
