@@ -16,6 +16,21 @@ log = logging.getLogger("ray.serve")
 
 #: Left out of the log line: bulky, and in the record for ``explain``.
 _NOT_LOGGED: Final = ("candidates",)
+#: What a caller wrote stands in a log line up to here.
+_LONGEST_TEXT: Final = 512
+
+
+def log_line(record: Mapping[str, Any]) -> str:
+    """A record as JSON of printable ASCII: whatever a caller wrote, it cannot end the line, colour a terminal, or turn
+    the direction of what follows.
+    """
+    line = {k: _shown(v) for k, v in record.items() if v is not None and k not in _NOT_LOGGED}
+    line["candidates"] = len(record["candidates"])
+    return json.dumps(line, ensure_ascii=True, default=str)
+
+
+def _shown(value: Any) -> Any:
+    return value[:_LONGEST_TEXT] if isinstance(value, str) else value
 
 
 class Meter(Protocol):
@@ -48,9 +63,7 @@ class RequestJournal:
             self._last.popitem(last=False)
         self._measure(record)
         self._span(record)
-        line = {k: v for k, v in plain.items() if v is not None and k not in _NOT_LOGGED}
-        line["candidates"] = len(record.candidates)
-        log.info("request %s", json.dumps(line, ensure_ascii=True, default=str))
+        log.info("request %s", log_line(plain))
 
     def _measure(self, record: RequestRecord) -> None:
         region, agent = record.region or "none", record.agent or "none"

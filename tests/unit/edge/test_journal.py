@@ -95,6 +95,37 @@ def test_a_kept_record_does_not_change_with_the_live_one() -> None:
     assert len(made.find("r1")["attempts"]) == 1  # type: ignore[index]
 
 
+#: Ends of lines, terminal controls of 7 and 8 bits, changes of direction, invisible text, half a character.
+EVIL = [
+    "\r\nINFO forged",
+    "\x0b\x0c\x1c\x85\u2028\u2029",
+    "\x1b[2J\x9b31m\x07\x08\x7f",
+    "\u202e\u2066\u200f",
+    "\ufeff\u200b",
+    "\ud83e",
+]
+
+
+@pytest.mark.parametrize("evil", EVIL)
+@pytest.mark.parametrize("field", ["session_id", "model", "traceparent", "request_id", "reason", "rule_reason"])
+def test_what_callers_write_stays_inside_its_line(caplog: pytest.LogCaptureFixture, field: str, evil: str) -> None:
+    made, _, _ = journal()
+    with caplog.at_level(logging.INFO, logger="ray.serve"):
+        made.finished(a_record(**({"request_id": evil} if field == "request_id" else {field: evil})))
+    (line,) = [r.getMessage() for r in caplog.records if r.name == "ray.serve"]
+    assert line.isascii() and line.isprintable()
+    assert json.loads(line.removeprefix("request "))[field] == evil
+
+
+def test_a_long_text_does_not_make_a_long_line(caplog: pytest.LogCaptureFixture) -> None:
+    made, _, _ = journal()
+    with caplog.at_level(logging.INFO, logger="ray.serve"):
+        made.finished(a_record(traceparent="x" * 60_000))
+    (line,) = [r.getMessage() for r in caplog.records if r.name == "ray.serve"]
+    assert len(line) < 3000
+    assert len(made.find("r1")["traceparent"]) == 60_000  # type: ignore[index]
+
+
 def test_the_log_is_one_ascii_line_of_json_whatever_the_text(caplog: pytest.LogCaptureFixture) -> None:
     made, _, _ = journal()
     with caplog.at_level(logging.INFO, logger="ray.serve"):
