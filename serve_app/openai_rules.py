@@ -51,7 +51,7 @@ def number(low: float, high: float, *, integer: bool = False) -> Rule:
         right = type(value) is int or (type(value) is float and not integer)
         if not right or not low <= value <= high:
             kind = "a whole number" if integer else "a number"
-            return "", f"is {shown(value)}; allowed is {kind} {low:g} to {high:g}."
+            return "", f"is {shown(value)}; allowed is {kind} {low} to {high}."
         return None
 
     return Rule(fault, {"type": "integer" if integer else "number", "minimum": low, "maximum": high})

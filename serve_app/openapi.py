@@ -13,7 +13,6 @@ from serve_app.ports import Kind
 Schema = dict[str, Any]
 
 _TEXT: Final[Schema] = {"type": "string"}
-_NULLABLE_TEXT: Final[Schema] = {"type": ["string", "null"]}
 _PARTS: Final[Schema] = {
     "type": "array",
     "items": {
@@ -22,15 +21,25 @@ _PARTS: Final[Schema] = {
         "properties": {"type": {"const": "text"}, "text": _TEXT},
     },
 }
-_MESSAGE: Final[Schema] = {
+_CONTENT: Final[Schema] = {"oneOf": [_TEXT, _PARTS]}
+_ASSISTANT: Final[Schema] = {
     "type": "object",
     "required": ["role"],
     "properties": {
-        "role": {"enum": list(ROLES)},
-        "content": {"oneOf": [_TEXT, _PARTS, {"type": "null"}]},
-        "name": _NULLABLE_TEXT,
-        "tool_call_id": _NULLABLE_TEXT,
-        "tool_calls": {"type": ["array", "null"], "items": TOOL_CALL.schema},
+        "role": {"const": "assistant"},
+        "content": {"oneOf": [*_CONTENT["oneOf"], {"type": "null"}]},
+        "name": _TEXT,
+        "tool_calls": {"type": "array", "items": TOOL_CALL.schema},
+    },
+}
+_OTHERS: Final[Schema] = {
+    "type": "object",
+    "required": ["role", "content"],
+    "properties": {
+        "role": {"enum": [role for role in ROLES if role != "assistant"]},
+        "content": _CONTENT,
+        "name": _TEXT,
+        "tool_call_id": _TEXT,
     },
 }
 _TOKENS: Final[Schema] = {
@@ -192,7 +201,7 @@ def _paths() -> Schema:
         "/v1/models": _get("listModels", "auto and the agents of this key.", _json("a list", _list_of(_MODEL))),
         "/v1/models/{model}": _get("readModel", "One of them.", _json("a model", _MODEL), parameters=_in_path("model")),
         "/healthz": _get("readHealth", "Whether it can answer.", some, parameters=_DEEP, security=[]),
-        "/metrics": _get("readMetrics", "For operators, or from loopback.", plain),
+        "/metrics": _get("readMetrics", "For operators, or from loopback.", plain, security=[{}, {"key": []}]),
         "/grix/explain": {"post": told},
         "/grix/requests/{request_id}": _get(
             "explainPast", "How a request was decided; operators.", some, parameters=_in_path("request_id")
@@ -215,7 +224,7 @@ def document() -> dict[str, Any]:
                 "CompletionRequest": _request("completion"),
                 "ChatAnswer": _answer("chat"),
                 "CompletionAnswer": _answer("completion"),
-                "Message": _MESSAGE,
+                "Message": {"oneOf": [_OTHERS, _ASSISTANT]},
                 "Usage": _USAGE,
                 "Error": _ERROR,
             },
