@@ -24,7 +24,7 @@ from typing import Any, Final
 import yaml
 
 from benchmarks import gateway_targets, soak_watch
-from benchmarks.gateway import Client, say
+from benchmarks.gateway_run import Client, say
 from benchmarks.gateway_targets import MODEL_NAME, Target
 from benchmarks.processes import BenchmarkError
 from serve_app.edge import ray_cluster

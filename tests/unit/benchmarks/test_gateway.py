@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks import gateway_peers
-from benchmarks.gateway import QUICK, Size, job_for, parser, plan_of, rotated
+from benchmarks.gateway import QUICK, parser, plan_of
+from benchmarks.gateway_run import Size, job_for, rotated
 from benchmarks.gateway_targets import Target, config_paths, direct_command, engine_of, flags, template_messages
 from benchmarks.processes import BenchmarkError, cpu_of, in_session, parse_stat, read_stat, rss_bytes, spent_s, start
 from cluster_configs.load import load_paths

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from benchmarks.gateway import Client
-from benchmarks.load_client import FIRST_TEXT, Body, arrivals_s, fault_of, run
+from benchmarks.gateway_run import Client
+from benchmarks.load_client import arrivals_s, run
+from benchmarks.load_http import FIRST_TEXT, Body, fault_of
 
 ROLE = b'data: {"choices":[{"delta":{"role":"assistant","content":""}}]}\n\n'
 TEXT = b'data: {"choices":[{"delta":{"content":"Hi"}}]}\n\n'
