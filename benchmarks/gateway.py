@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shlex
 import signal
 import sys
 from collections.abc import Mapping, Sequence
@@ -56,6 +57,7 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--open", type=_list(float), metavar="F,F", help="open loop at fractions of direct's capacity")
     top.add_argument("--rounds", type=int, metavar="N", help="default: 7; with --quick 3")
     top.add_argument("--slots", type=int, metavar="N", help="maxNumSeqs of every engine; default: what is shipped")
+    top.add_argument("--up-args", type=shlex.split, default=[], metavar="'ARGS'", help="more arguments of grix up")
     top.add_argument("--out", type=Path, metavar="DIR", help="write everything that was measured, and the picture")
     return top
 
@@ -72,6 +74,7 @@ def plan_of(args: argparse.Namespace) -> Plan:
         rounds=args.rounds or (3 if args.quick else 7),
         slots=args.slots,
         sizes=QUICK if args.quick else FULL,
+        up_args=args.up_args,
         peer_models=["tiny-qwen"] if args.quick else models,
         until_s=QUICK_UNTIL_S if args.quick else {},
     )

@@ -54,6 +54,8 @@ class Plan:
     rounds: int
     slots: int | None
     sizes: Mapping[str, Size]
+    #: More arguments of ``grix up``.
+    up_args: Sequence[str]
     #: Models that peers are measured with too.
     peer_models: Sequence[str]
     #: Seconds from the start by which a model is to be done, its servers stopped; rounds that do not fit fall away.
@@ -125,7 +127,7 @@ def targets_of(plan: Plan, model: str, folder: Path) -> Iterator[list[Target]]:
             grix_folder = folder / "grix"
             grix_folder.mkdir()
             stack.callback(gateway_targets.stop_grix, grix_folder)
-            grix_child = gateway_targets.start_grix(paths, model, grix_folder)
+            grix_child = gateway_targets.start_grix(paths, model, grix_folder, plan.up_args)
             stack.callback(grix_child.stop)
         peers = gateway_peers.found() if wanted is None else [n for n in wanted if n not in (BASELINE, "grix")]
         if wanted is None and model not in plan.peer_models:
@@ -180,7 +182,7 @@ class Bench:
         self._began_s = time.monotonic()
         self.samples: list[Sample] = []
         self.facts: dict[str, Any] = {
-            **{"cores": os.cpu_count(), "slots": plan.slots, "rounds": {}, "idle_cores": {}},
+            **{"cores": os.cpu_count(), "slots": plan.slots, "up_args": list(plan.up_args), "rounds": {}, "idle_cores": {}},
             "open_capacity_rps": {},
         }
 

@@ -144,10 +144,10 @@ def wait_ready(target: Target, child: Child, limit_s: float = READY_LIMIT_S) -> 
         time.sleep(POLL_S)
 
 
-def start_grix(paths: Sequence[Path], model: str, folder: Path) -> Child:
-    """Starts ``grix up`` in a folder of its own; it ends when the region is up."""
+def start_grix(paths: Sequence[Path], model: str, folder: Path, more: Sequence[str] = ()) -> Child:
+    """Starts ``grix up`` in a folder of its own, with ``more`` arguments; it ends when the region is up."""
     command = [sys.executable, "-m", "serve_app.cli", "up", "--json", "--model", model]
-    return start("grix", [*command, "--config", *map(str, paths)], folder)
+    return start("grix", [*command, *more, "--config", *map(str, paths)], folder)
 
 
 def region_of(folder: Path) -> dict[str, Any]:
