@@ -90,7 +90,7 @@ def checked(headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
     """The headers an application may see.
 
     Raises:
-        GrixError: ``headers_too_large`` or ``bad_request``.
+        GrixError: ``headers_too_large``, ``packed_body`` or ``bad_request``.
     """
     if len(headers) > MAX_HEADERS or sum(len(n) + len(v) for n, v in headers) > MAX_HEAD_BYTES:
         raise _TOO_LARGE
@@ -103,6 +103,8 @@ def checked(headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
             seen.add(name)
         if name == b"x-request-id" and REQUEST_ID.fullmatch(value) is None:
             raise _bad(name, "allowed are 1 to 128 letters, digits and . _ : -")
+        if name == b"content-encoding" and value.strip().lower() != b"identity":
+            raise GrixError("packed_body", "content-encoding: packed bodies are not taken; send the JSON as it is.")
         if name in _TEXT and not _is_plain(value):
             raise _bad(name, "must be text in UTF-8 without control characters.")
         if name.lower().replace(b"-", b"_") != _NOT_FOR_CLIENTS:

@@ -173,6 +173,14 @@ def test_what_decides_something_is_sent_once(name: bytes) -> None:
     assert len(checked([(b"accept", b"a"), (b"accept", b"b")])) == 2
 
 
+@pytest.mark.parametrize("encoding", [b"gzip", b"identity, gzip", b"GZIP", b"br", b"x", b""])
+def test_a_packed_body_is_refused_before_it_is_read(encoding: bytes) -> None:
+    with pytest.raises(GrixError) as refused:
+        checked([(b"content-encoding", encoding)])
+    assert (refused.value.reason, refused.value.status.http) == ("packed_body", 415)
+    assert checked([(b"content-encoding", b" Identity ")]) == [(b"content-encoding", b" Identity ")]
+
+
 @pytest.mark.parametrize("name", [b"serve_multiplexed_model_id", b"serve-multiplexed-model-id"])
 def test_a_client_does_not_steer_serve(name: bytes) -> None:
     assert checked([(name, b"m"), (b"user-agent", b"\xe9")]) == [(b"user-agent", b"\xe9")]
