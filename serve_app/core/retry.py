@@ -12,18 +12,30 @@ MAX_ATTEMPTS: Final = 3
 SAME_TARGET_BACKOFF_S: Final = (0.5, 1.5)
 #: Worth another target.
 ELSEWHERE: Final[frozenset[Reason]] = frozenset(
-    {"upstream_failed", "upstream_invalid", "no_target", "queue_timeout", "first_byte_timeout", "overloaded"}
+    {
+        "replica_lost",
+        "upstream_failed",
+        "upstream_invalid",
+        "no_target",
+        "queue_timeout",
+        "first_byte_timeout",
+        "overloaded",
+    }
 )
 #: Worth the same target again: back-pressure and timeouts are not, they would only make its queue longer.
-SAME_TARGET: Final[frozenset[Reason]] = frozenset({"upstream_failed", "upstream_invalid", "no_target"})
+SAME_TARGET: Final[frozenset[Reason]] = frozenset({"replica_lost", "upstream_failed", "upstream_invalid", "no_target"})
 
 
 @dataclass(slots=True)
 class RetryBudget:
-    """Each request earns ``ratio`` of a retry, each retry costs one; ``burst`` is the most that can be saved."""
+    """Each request earns ``ratio`` of a retry, each retry costs one; ``burst`` is the most that can be saved.
+
+    A Router begins with ``saved``, so that its first requests are not without help. The burst is what traffic before
+    has earned: enough for the streams that one lost replica leaves without a first byte.
+    """
 
     ratio: float = 0.2
-    burst: float = 10.0
+    burst: float = 50.0
     saved: float = 10.0
 
     def earn(self) -> None:
@@ -45,12 +57,21 @@ class Again:
     backoff_s: float
 
 
-def next_attempt(reason: Reason, attempts: int, index: int, targets: int) -> Again | None:
-    """What to try after attempt number ``attempts`` (from 1) at ``index`` of ``targets`` failed; ``None``: give up."""
+def next_attempt(
+    reason: Reason, attempts: int, index: int, targets: int, retry_after_s: float | None = None
+) -> Again | None:
+    """What to try after attempt number ``attempts`` (from 1) at ``index`` of ``targets`` failed; ``None``: give up.
+
+    ``retry_after_s`` is what the target itself said: then, and not before, it may be asked again, busy or not. For a
+    target that is not there it is only our own advice to the client, and looking again costs nothing.
+    """
     if attempts >= MAX_ATTEMPTS:
         return None
     if index + 1 < targets:
         return Again(index + 1, 0.0) if reason in ELSEWHERE else None
+    hint_s = None if reason == "no_target" else retry_after_s
     if reason in SAME_TARGET:
-        return Again(index, SAME_TARGET_BACKOFF_S[attempts - 1])
+        return Again(index, max(SAME_TARGET_BACKOFF_S[attempts - 1], hint_s or 0.0))
+    if reason in ELSEWHERE and hint_s is not None:
+        return Again(index, hint_s)
     return None

@@ -17,6 +17,7 @@ from tests.fakes import GOOD, STREAMED, FakeAgents, FakeClock, Step, failed, ref
 
 A, B = (t for t in two_regions().targets if t.agent == "qwen-chat")
 CALL = AgentCall("r1", "chat", "qwen-chat", {}, False, 10, 100)
+STREAM = AgentCall("r1", "chat", "qwen-chat", {}, True, 10, 100)
 
 
 class Run:
@@ -110,7 +111,7 @@ async def test_without_budget_there_is_one_attempt_and_a_request_earns_a_fifth()
 async def test_no_attempt_is_waited_for_that_would_begin_after_the_deadline() -> None:
     run = Run(refused("upstream_failed"))
     assert await run.start(A, left_s=0.5) == "upstream_failed"
-    assert (run.asked, run.clock.slept_s, run.budget.saved) == (["cloud-a"], [], 10.0)
+    assert (run.asked, run.clock.slept_s, run.budget.saved) == (["cloud-a"], [], 10.2)
 
 
 @pytest.mark.parametrize(
@@ -150,7 +151,7 @@ async def test_cancelling_closes_the_call() -> None:
 
 async def parts(script: tuple[Step, ...], left_s: float = 60.0) -> tuple[list[bytes], str | None, RequestRecord, int]:
     run = Run(script)
-    started = await run.attempts.start((A,), CALL, Timeouts(), 1e9, run.record)
+    started = await run.attempts.start((A,), STREAM, Timeouts(), 1e9, run.record)
     got: list[bytes] = []
     reason = None
     try:
@@ -182,13 +183,13 @@ async def test_relay_hands_on_bytes_and_reads_the_tail() -> None:
     ],
 )
 async def test_relay_ends_in_an_error_and_closes(rest: tuple[Step, ...], reason: str) -> None:
-    got, ended, _, closed = await parts((Head(max_tokens=1), Body(b"x"), *rest))
-    assert (got, ended, closed) == ([b"x"], reason, 1)
+    got, ended, _, closed = await parts((Head(max_tokens=1), Body(b"data: 1\n\n"), *rest))
+    assert (got, ended, closed) == ([b"data: 1\n\n"], reason, 1)
 
 
 async def test_an_answer_past_its_deadline_is_cut_and_closed() -> None:
-    got, reason, _, closed = await parts((Head(max_tokens=1), Body(b"x"), "hang"), left_s=-1.0)
-    assert (got, reason, closed) == ([b"x"], "total_timeout", 1)
+    got, reason, _, closed = await parts((Head(max_tokens=1), Body(b"data: 1\n\n"), "hang"), left_s=-1.0)
+    assert (got, reason, closed) == ([b"data: 1\n\n"], "total_timeout", 1)
 
 
 def test_an_in_band_error_is_one_event_with_the_envelope() -> None:

@@ -19,6 +19,7 @@ def test_three_attempts_with_half_a_second_and_one_and_a_half_between() -> None:
 @pytest.mark.parametrize("reason", get_args(Reason))
 def test_where_each_reason_may_be_tried_again(reason: Reason) -> None:
     elsewhere = {
+        "replica_lost",
         "upstream_failed",
         "upstream_invalid",
         "no_target",
@@ -26,7 +27,7 @@ def test_where_each_reason_may_be_tried_again(reason: Reason) -> None:
         "first_byte_timeout",
         "overloaded",
     }
-    same = {"upstream_failed", "upstream_invalid", "no_target"}
+    same = {"replica_lost", "upstream_failed", "upstream_invalid", "no_target"}
     assert next_attempt(reason, 1, 0, 2) == (Again(1, 0.0) if reason in elsewhere else None)
     assert next_attempt(reason, 1, 1, 2) == (Again(1, 0.5) if reason in same else None)
 
@@ -53,6 +54,6 @@ def test_a_budget_is_spent_whole_and_earned_in_fifths() -> None:
 
 
 def test_no_more_is_saved_than_the_burst() -> None:
-    budget = RetryBudget(saved=9.9)
+    budget = RetryBudget(saved=49.9)
     budget.earn()
-    assert budget.saved == 10.0
+    assert budget.saved == 50.0
