@@ -15,7 +15,7 @@ from ray.serve.handle import DeploymentHandle
 from serve_app.core.language import LanguageGuess
 from serve_app.core.snapshots import Target
 from serve_app.outcomes import GrixError
-from serve_app.ports import AgentCall, Frame
+from serve_app.ports import AgentCall, Frame, Tail
 
 log = logging.getLogger("ray.serve")
 
@@ -74,11 +74,14 @@ class HandleAgents:
         handle = self._handles.get(target.app)
         if handle is None:
             raise GrixError("no_target", f"{target.id} is not started here.", retry_after_s=5.0)
-        frames = handle.remote(call)
+        packets = handle.remote(call)
         ended = False
         try:
-            async for frame in frames:
-                yield frame
+            async for packet in packets:
+                # After its tail a call has nothing left to cancel: an abort for each finished one would be a flood.
+                ended = isinstance(packet[-1], Tail)
+                for frame in packet:
+                    yield frame
             ended = True
         except BackPressureError:
             ended = True
@@ -91,7 +94,7 @@ class HandleAgents:
             raise GrixError("upstream_failed", "The replica that ran this request was lost.") from None
         finally:
             if not ended:
-                frames.cancel()
+                packets.cancel()
 
     async def probe(self, app: str) -> bool:
         """Whether a replica of the app makes tokens, within a limit."""

@@ -18,7 +18,7 @@ from deployments.vllm_adapter import Vllm
 from serve_app.core.health import EngineView, judge
 from serve_app.edge.model_files import local_model
 from serve_app.edge.serve_config import RESOURCES_VARIABLE
-from serve_app.ports import Accepted, AgentCall, Frame
+from serve_app.ports import Accepted, AgentCall, Packet
 
 log = logging.getLogger("ray.serve")
 
@@ -72,12 +72,12 @@ class QwenAgent:
             stall_after_s=self._stall_after_s,
         )
 
-    async def call(self, call: AgentCall) -> AsyncIterator[Frame]:
+    async def call(self, call: AgentCall) -> AsyncIterator[Packet]:
         """One attempt: ``Accepted``, then the engine's frames. Closing it aborts the work."""
-        yield Accepted(call.target, call.release)
-        async with aclosing(self._vllm.call(call)) as frames:
-            async for frame in frames:
-                yield frame
+        yield (Accepted(call.target, call.release),)
+        async with aclosing(self._vllm.call(call)) as packets:
+            async for packet in packets:
+                yield packet
 
     async def probe(self) -> bool:
         """Whether the engine makes tokens: real ones of the last 2 s, else one asked for now."""

@@ -33,7 +33,7 @@ from vllm.v1.metrics.loggers import StatLoggerBase
 from deployments.watched_llm import WATCH, ContextTooLong, Watch, WatchedLLM
 from serve_app.core.prompting import inert_chat
 from serve_app.outcomes import Reason
-from serve_app.ports import AgentCall, Body, Failure, Frame, Head, Tail, Usage
+from serve_app.ports import AgentCall, Body, Failure, Head, Packet, Tail, Usage
 
 #: Engine priority of the replica's own probe: before everything.
 PROBE_PRIORITY: Final = -(10**6)
@@ -141,7 +141,7 @@ class Vllm:
             return False
         return True
 
-    async def call(self, call: AgentCall) -> AsyncGenerator[Frame, None]:
+    async def call(self, call: AgentCall) -> AsyncGenerator[Packet, None]:
         """The frames of a call after ``Accepted``. Closing this generator aborts the work in the engine."""
         began_s, began_unix_s = time.monotonic(), time.time()
         # Time already spent in handles; clocks of two machines may disagree, so never negative.
@@ -149,17 +149,13 @@ class Vllm:
         watch = Watch(call, entered_s)
         WATCH.set(watch)
         try:
-            async with aclosing(self._streamed(call, watch) if call.stream else self._whole(call, watch)) as frames:
-                async for frame in frames:
-                    yield frame
+            async with aclosing(self._streamed(call, watch) if call.stream else self._whole(call, watch)) as packets:
+                async for packet in packets:
+                    yield packet
         except (VLLMClientError, ValueError, TypeError) as error:
-            failure = await self._client_error(error, call)
-            yield Head(failure=failure)
-            yield self._tail(watch, failure)
+            yield self._failed(watch, await self._client_error(error, call))
         except EngineDeadError:
-            failure = Failure("upstream_failed", "The engine of this replica has died.")
-            yield Head(failure=failure)
-            yield self._tail(watch, failure)
+            yield self._failed(watch, Failure("upstream_failed", "The engine of this replica has died."))
 
     async def _begin(self, call: AgentCall) -> Any:
         """What vLLM's OpenAI layer returns: a stream of events, a response, or an error."""
@@ -177,60 +173,57 @@ class Vllm:
         text = CompletionRequest.model_validate({**body, "max_tokens": limit})
         return await self._state.openai_serving_completion.create_completion(text, _request(headers))
 
-    async def _streamed(self, call: AgentCall, watch: Watch) -> AsyncGenerator[Frame, None]:
+    async def _streamed(self, call: AgentCall, watch: Watch) -> AsyncGenerator[Packet, None]:
         events = await self._begin(call)
         if isinstance(events, ErrorResponse):
-            async for frame in self._refused(events, watch):
-                yield frame
+            yield self._failed(watch, _failure(events))
             return
-        started = False
+        started, held = False, []
         try:
             async for event in events:
                 if event.startswith(_STREAM_ERROR):
                     failure = _stream_failure(event)
-                    if not started:
-                        yield Head(failure=failure)
-                    yield self._tail(watch, failure)
+                    yield (self._tail(watch, failure),) if started else self._failed(watch, failure)
                     return
-                if not started:
-                    started = True
-                    yield Head(max_tokens=watch.max_tokens)
-                yield Body(event.encode())
-            yield self._tail(watch, None)
+                held.append(event)
+                # A chat's first event has no text, and after the last token nothing is waited for.
+                if watch.finished or (call.kind == "chat" and not started and len(held) == 1):
+                    continue
+                body = Body("".join(held).encode())
+                held.clear()
+                yield (body,) if started else (Head(max_tokens=watch.max_tokens), body)
+                started = True
+            last = (Body("".join(held).encode()), self._tail(watch, None))
+            yield last if started else (Head(max_tokens=watch.max_tokens), *last)
         finally:
             await events.aclose()
 
-    async def _whole(self, call: AgentCall, watch: Watch) -> AsyncGenerator[Frame, None]:
+    async def _whole(self, call: AgentCall, watch: Watch) -> AsyncGenerator[Packet, None]:
         answer = asyncio.ensure_future(self._begin(call))
         first = asyncio.ensure_future(watch.first.wait())
         try:
             await asyncio.wait({answer, first}, return_when=asyncio.FIRST_COMPLETED)
-            if not answer.done():
-                yield Head(max_tokens=watch.max_tokens)
-                response = await answer
-                if isinstance(response, ErrorResponse):
-                    yield self._tail(watch, _failure(response))
-                    return
-            else:
-                response = answer.result()
-                if isinstance(response, ErrorResponse):
-                    async for frame in self._refused(response, watch):
-                        yield frame
-                    return
-                yield Head(max_tokens=watch.max_tokens)
-            if not response.choices:
-                yield self._tail(watch, Failure("upstream_invalid", "The engine answered without choices."))
+            started = not answer.done()
+            if started:
+                yield (Head(max_tokens=watch.max_tokens),)
+            response = await answer
+            failure = None
+            if isinstance(response, ErrorResponse):
+                failure = _failure(response)
+            elif not response.choices:
+                failure = Failure("upstream_invalid", "The engine answered without choices.")
+            if failure is not None:
+                yield (self._tail(watch, failure),) if started else self._failed(watch, failure)
                 return
-            yield Body(response.model_dump_json(exclude_unset=False).encode())
-            yield self._tail(watch, None)
+            last = (Body(response.model_dump_json(exclude_unset=False).encode()), self._tail(watch, None))
+            yield last if started else (Head(max_tokens=watch.max_tokens), *last)
         finally:
             first.cancel()
             answer.cancel()
 
-    async def _refused(self, response: ErrorResponse, watch: Watch) -> AsyncGenerator[Frame, None]:
-        failure = _failure(response)
-        yield Head(failure=failure)
-        yield self._tail(watch, failure)
+    def _failed(self, watch: Watch, failure: Failure) -> Packet:
+        """A failure before anything else was sent."""
+        return Head(failure=failure), self._tail(watch, failure)
 
     def _tail(self, watch: Watch, failure: Failure | None) -> Tail:
         usage = None

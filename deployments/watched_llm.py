@@ -13,6 +13,7 @@ from vllm import SamplingParams
 from vllm.exceptions import VLLMClientError
 from vllm.v1.engine.async_llm import AsyncLLM
 
+from serve_app.core.merging import merge_window_s
 from serve_app.ports import AgentCall
 
 
@@ -34,6 +35,10 @@ class Watch:
     scheduled_s: float | None = None
     first_token_s: float | None = None
     finish_reason: str | None = None
+    #: The engine has nothing more for this call.
+    finished: bool = False
+    #: Deltas that were gathered may go on.
+    go: asyncio.Event = field(default_factory=asyncio.Event)
 
     def timed(self, metrics: Any) -> None:
         """Takes schedule and first-token time from vLLM's request statistics (zero there means not yet)."""
@@ -54,6 +59,7 @@ class Watch:
         self.completion_tokens = self.completion_tokens + count if deltas else count
         for one in output.outputs:
             self.finish_reason = one.finish_reason or self.finish_reason
+        self.finished = output.finished
         if not self.first.is_set():
             self.first_token_s = time.monotonic()
             self.first.set()
@@ -90,9 +96,23 @@ class WatchedLLM(AsyncLLM):  # type: ignore[misc]
             async for output in inner:
                 watch.saw(output, deltas=watch.call.stream)
                 yield output
+                if watch.call.stream and not watch.finished:
+                    await self._gather(watch)
         finally:
             self.pending.pop(watch.engine_id, None)
             await inner.aclose()
+
+    async def _gather(self, watch: Watch) -> None:
+        """Lets vLLM merge this call's deltas for a moment under load; its end cuts the wait short."""
+        window_s = merge_window_s(self.get_num_unfinished_requests())
+        if window_s == 0.0 or watch.engine_id not in self.output_processor.external_req_ids:
+            return
+        watch.go.clear()
+        timer = asyncio.get_running_loop().call_later(window_s, watch.go.set)
+        try:
+            await watch.go.wait()
+        finally:
+            timer.cancel()
 
     def note_iteration(self, new_tokens: int) -> None:
         """After each engine step: proof of life, and first tokens of calls that are not streamed."""
@@ -100,6 +120,8 @@ class WatchedLLM(AsyncLLM):  # type: ignore[misc]
             self.last_token_s = time.monotonic()
         states = self.output_processor
         for engine_id, watch in list(self.pending.items()):
+            if engine_id not in states.external_req_ids:
+                watch.go.set()
             if watch.first.is_set():
                 continue
             for internal_id in states.external_req_ids.get(engine_id, ()):
