@@ -1,0 +1,136 @@
+"""The guard of a replica: a small process of its own that leaves no engine behind, and no frozen replica alive.
+
+vLLM's engine is two or more processes beside the replica's. A replica that is killed cannot end them, a frozen one
+cannot even be asked to; and Serve, which knows nothing of them, waits for a frozen replica as long as a stream may last.
+So each replica starts a guard before its engine. The guard reads beats from a pipe:
+
+* the pipe ends: the replica is gone, however it went. Its engine is killed, and the guard ends.
+* no beat for :data:`FROZEN_AFTER_S`: the replica hangs. It is killed with its engine; Serve sees a dead actor at once.
+
+Run as a script: the standard library only, started isolated and without ``site``, so that it costs a few megabytes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+#: A replica whose event loop has not run for so long hangs. Longer than anything that may block a loop.
+FROZEN_AFTER_S = 10.0
+TICK_S = 0.5
+
+#: A process: its id, and the time it started, because ids come back.
+Process = tuple[int, str]
+
+
+def started(pid: int) -> str | None:
+    """When a process started, in clock ticks since boot; ``None`` when there is none, or only its exit status."""
+    try:
+        # The name in brackets may hold anything, brackets too.
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if fields[0] in "ZX" else fields[19]
+
+
+def descendants(pid: int) -> set[Process]:
+    """Children of a process, their children, and so on. A process whose parent died first is nobody's any more."""
+    found: set[Process] = set()
+    todo = [pid]
+    while todo:
+        # A thread that ends while its list is read, or the whole process.
+        with contextlib.suppress(OSError):
+            lists = [(task / "children").read_text() for task in Path(f"/proc/{todo.pop()}/task").iterdir()]
+            for child in {int(word) for text in lists for word in text.split()}:
+                since = started(child)
+                if since is not None and (child, since) not in found:
+                    found.add((child, since))
+                    todo.append(child)
+    return found
+
+
+def kill(processes: set[Process]) -> None:
+    """SIGKILL, which frozen processes hear too; only to those that still are who they were.
+
+    Python's resource trackers are spared: they end with the processes they serve, after they have unlinked what those
+    left in shared memory.
+    """
+    for pid, since in processes:
+        with contextlib.suppress(OSError):
+            if started(pid) == since and b"multiprocessing.resource_tracker" not in Path(
+                f"/proc/{pid}/cmdline"
+            ).read_bytes().replace(b"\0", b" "):
+                os.kill(pid, signal.SIGKILL)
+
+
+class Guard:
+    """The replica's end: starts the guard, sends beats, and replaces it when it died."""
+
+    def __init__(self, frozen_after_s: float = FROZEN_AFTER_S) -> None:
+        self._frozen_after_s = frozen_after_s
+        self._process = self._start("starting")
+
+    def _start(self, engine: str) -> subprocess.Popen[bytes]:
+        # -I -S: nothing but the standard library, and no import of what lies in the working directory.
+        command = [sys.executable, "-I", "-S", __file__, str(os.getpid()), engine, str(self._frozen_after_s)]
+        # A session of its own: who kills the replica's process group must not take the guard with it.
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
+        assert process.stdin is not None
+        os.set_blocking(process.stdin.fileno(), False)
+        return process
+
+    def settle(self) -> None:
+        """To be called when the engine has started: waits until the guard knows all its processes."""
+        self.beat()
+        assert self._process.stdout is not None
+        self._process.stdout.read(1)
+
+    def beat(self) -> None:
+        """Tells that the event loop runs."""
+        assert self._process.stdin is not None
+        try:
+            os.write(self._process.stdin.fileno(), b".")
+        except BlockingIOError:
+            return
+        except BrokenPipeError:
+            self._process.communicate()
+            self._process = self._start("settled")
+
+    def engine(self) -> set[Process]:
+        """The processes of the engine: all that descend from this one, except the guard."""
+        return {one for one in descendants(os.getpid()) if one[0] != self._process.pid}
+
+
+def watch(replica: int, settled: bool, frozen_after_s: float) -> None:
+    """Reads beats from standard input until there is somebody to kill, and kills."""
+    me = os.getpid()
+    self_started = started(replica)
+    engine = descendants(replica)
+    if settled:
+        os.write(1, b".")
+    silent_ticks = 0
+    while silent_ticks * TICK_S < frozen_after_s:
+        # Ticks are counted, not time: while the machine sleeps the guard does not run, so nobody was silent.
+        beaten = bool(select.select([0], [], [], TICK_S)[0])
+        if beaten and not os.read(0, 4096):
+            break
+        if not settled:
+            # While the engine starts its processes come one by one; whoever is orphaned later is known by then.
+            engine |= descendants(replica)
+            if beaten:
+                settled = True
+                os.write(1, b".")
+        silent_ticks = silent_ticks + 1 if settled and not beaten else 0
+    engine |= descendants(replica)
+    if self_started is not None:
+        engine.add((replica, self_started))
+    kill({one for one in engine if one[0] != me})
+
+
+if __name__ == "__main__":
+    watch(int(sys.argv[1]), sys.argv[2] == "settled", float(sys.argv[3]))

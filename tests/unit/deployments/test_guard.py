@@ -1,0 +1,141 @@
+"""The guard: real processes, killed and frozen, and what is left of them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from deployments import guard
+
+#: A replica: starts its guard, then an engine that starts a worker, lets the guard see them, tells who they are, beats.
+REPLICA = """
+import subprocess, sys, time
+from deployments.guard import Guard
+guard = Guard(frozen_after_s=1.0)
+core = subprocess.Popen(
+    [sys.executable, "-c", "import subprocess, sys, time; "
+     "w = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)']); "
+     "print(w.pid, flush=True); time.sleep(600)"],
+    stdout=subprocess.PIPE, text=True)
+worker = int(core.stdout.readline())
+guard.settle()
+print(guard._process.pid, core.pid, worker, *sorted(p for p, _ in guard.engine()), flush=True)
+while True:
+    time.sleep(0.1)
+    guard.beat()
+"""
+
+
+def eventually(check: Callable[[], bool], said: str, limit_s: float = 20.0) -> None:
+    deadline = time.monotonic() + limit_s
+    while not check():
+        assert time.monotonic() < deadline, said
+        time.sleep(0.05)
+
+
+def gone(*pids: int) -> bool:
+    return all(guard.started(pid) is None for pid in pids)
+
+
+class Replica:
+    def __init__(self) -> None:
+        self.process = subprocess.Popen([sys.executable, "-c", REPLICA], stdout=subprocess.PIPE, text=True)
+        assert self.process.stdout is not None
+        self.guard, self.core, self.worker, *self.engine = map(int, self.process.stdout.readline().split())
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        return (self.process.pid, self.guard, self.core, self.worker)
+
+
+@pytest.fixture
+def replicas() -> Iterator[list[Replica]]:
+    made: list[Replica] = []
+    yield made
+    for replica in made:
+        for pid in replica.pids:
+            if guard.started(pid) is not None:
+                os.kill(pid, signal.SIGKILL)
+        replica.process.communicate()
+
+
+def test_the_engine_is_all_that_descends_from_the_replica_but_the_guard(replicas: list[Replica]) -> None:
+    replicas.append(replica := Replica())
+    assert replica.engine == sorted((replica.core, replica.worker))
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_a_killed_replica_takes_its_engine_with_it_frozen_or_not(replicas: list[Replica], frozen: bool) -> None:
+    replicas.append(replica := Replica())
+    if frozen:
+        os.kill(replica.core, signal.SIGSTOP)
+        os.kill(replica.worker, signal.SIGSTOP)
+    os.kill(replica.process.pid, signal.SIGKILL)
+    replica.process.wait()
+    eventually(lambda: gone(*replica.pids), "engine and guard are gone")
+
+
+def test_a_worker_whose_engine_died_first_is_not_forgotten(replicas: list[Replica]) -> None:
+    replicas.append(replica := Replica())
+    os.kill(replica.core, signal.SIGKILL)
+    eventually(lambda: gone(replica.core), "the core is gone")
+    os.kill(replica.process.pid, signal.SIGKILL)
+    replica.process.wait()
+    eventually(lambda: gone(*replica.pids), "the orphaned worker is gone")
+
+
+def test_a_frozen_replica_is_killed_with_its_engine(replicas: list[Replica]) -> None:
+    replicas.append(replica := Replica())
+    os.kill(replica.process.pid, signal.SIGSTOP)
+    eventually(lambda: replica.process.poll() == -signal.SIGKILL, "the frozen replica was killed")
+    eventually(lambda: gone(*replica.pids), "engine and guard are gone")
+
+
+def test_a_guard_that_died_is_replaced(replicas: list[Replica]) -> None:
+    replicas.append(replica := Replica())
+    os.kill(replica.guard, signal.SIGKILL)
+    others = {replica.core, replica.worker, replica.guard}
+
+    def successor() -> bool:
+        return bool({pid for pid, _ in guard.descendants(replica.process.pid)} - others)
+
+    eventually(successor, "another guard runs")
+    os.kill(replica.process.pid, signal.SIGSTOP)
+    eventually(lambda: gone(replica.core, replica.worker), "the new guard does its duty")
+
+
+def test_a_process_id_that_came_back_is_left_alone() -> None:
+    other = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    try:
+        guard.kill({(other.pid, "1")})
+        assert guard.started(other.pid) not in (None, "1")
+    finally:
+        other.kill()
+        other.wait()
+
+
+def test_an_ended_process_has_not_started_even_while_its_status_waits() -> None:
+    other = subprocess.Popen([sys.executable, "-c", ""])
+    eventually(lambda: guard.started(other.pid) is None, "a zombie counts as gone")
+    other.wait()
+    assert guard.started(other.pid) is None
+
+
+def test_resource_trackers_are_spared(tmp_path: Path) -> None:
+    code = "import time; time.sleep(600)"
+    tracker = subprocess.Popen([sys.executable, "-c", code, "multiprocessing.resource_tracker"])
+    try:
+        since = guard.started(tracker.pid)
+        assert since is not None
+        guard.kill({(tracker.pid, since)})
+        assert tracker.poll() is None
+    finally:
+        tracker.kill()
+        tracker.wait()
