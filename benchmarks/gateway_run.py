@@ -182,8 +182,8 @@ class Bench:
         self._began_s = time.monotonic()
         self.samples: list[Sample] = []
         self.facts: dict[str, Any] = {
-            **{"cores": os.cpu_count(), "slots": plan.slots, "up_args": list(plan.up_args), "rounds": {}, "idle_cores": {}},
-            "open_capacity_rps": {},
+            **{"cores": os.cpu_count(), "slots": plan.slots, "up_args": list(plan.up_args)},
+            **{"rounds": {}, "idle_cores": {}, "open_capacity_rps": {}},
         }
 
     def measure_model(self, model: str) -> None:
