@@ -6,7 +6,6 @@ Everything used of vLLM is pinned by ``tests/contract/test_vllm_contract.py``.
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 import types
 from argparse import Namespace
@@ -17,7 +16,6 @@ from typing import Any, Final
 
 from starlette.datastructures import State
 from starlette.requests import Request
-from vllm import SamplingParams
 from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.entrypoints.launchers.api_server.app_state import init_app_state
 from vllm.entrypoints.launchers.cli_args import FrontendArgs
@@ -26,19 +24,14 @@ from vllm.entrypoints.openai.completion.protocol import CompletionRequest
 from vllm.entrypoints.serve.engine.protocol import ErrorResponse
 from vllm.exceptions import VLLMClientError, VLLMValidationError
 from vllm.usage.usage_lib import UsageContext
-from vllm.v1.engine.async_llm import AsyncLLM
-from vllm.v1.engine.exceptions import EngineDeadError
 from vllm.v1.metrics.loggers import StatLoggerBase
 
+from deployments.vllm_failures import LOST, failure_of, plain, stream_failure
 from deployments.watched_llm import WATCH, ContextTooLong, Watch, WatchedLLM
 from serve_app.core.prompting import inert_chat
-from serve_app.outcomes import Reason
 from serve_app.ports import AgentCall, Body, Failure, Head, Packet, Tail, Usage
 
-#: Engine priority of the replica's own probe: before everything.
-PROBE_PRIORITY: Final = -(10**6)
 _STREAM_ERROR: Final = 'data: {"error"'
-_DONE: Final = "data: [DONE]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +81,7 @@ class Vllm:
                     holder[0].note(scheduler_stats, iteration_stats)
 
         llm = WatchedLLM.from_engine_args(args, usage_context=UsageContext.OPENAI_API_SERVER, stat_loggers=[Steps])
-        llm.pending, llm.last_token_s, llm.longest_prefill_s = {}, time.monotonic(), 0.0
+        llm.pending, llm.last_token_s, llm.longest_prefill_s, llm.moves = {}, time.monotonic(), 0.0, 0
         frontend = Namespace(**(vars(FrontendArgs()) | vars(args)))
         frontend.enable_auto_tool_choice, frontend.tool_call_parser = True, "hermes"
         # Arguments follow the tool's schema whether or not the caller says strict.
@@ -99,6 +92,7 @@ class Vllm:
         self = cls(llm, state, agent)
         state.openai_serving_models.model_name = self._model_name
         holder.append(self)
+        await llm.warm_up()
         return self
 
     def _model_name(self, _lora: Any = None) -> str:
@@ -110,36 +104,15 @@ class Vllm:
         """Statistics of one engine step."""
         if scheduler is not None:
             self.load = EngineLoad(scheduler.num_waiting_reqs, scheduler.num_running_reqs, scheduler.kv_cache_usage)
-        self.llm.note_iteration(iteration.num_generation_tokens if iteration is not None else 0)
+        tokens = iteration.num_generation_tokens if iteration is not None else 0
+        self.llm.note_iteration(tokens, scheduler.num_running_reqs if scheduler is not None else 0)
 
     @property
     def max_model_len(self) -> int:
         return int(self.llm.model_config.max_model_len)
 
-    @property
-    def unfinished(self) -> int:
-        """Requests in the engine, waiting and running."""
-        return int(self.llm.get_num_unfinished_requests())
-
-    @property
-    def dead(self) -> bool:
-        return bool(self.llm.errored)
-
     def shutdown(self) -> None:
         self.llm.shutdown()
-
-    async def probe(self, limit_s: float) -> bool:
-        """Asks the engine for one token, before everything else; whether it came in time."""
-        params = SamplingParams(max_tokens=1, temperature=0.0, detokenize=False)
-        prompt = {"prompt_token_ids": [1]}
-        stream = AsyncLLM.generate(self.llm, prompt, params, f"probe-{time.monotonic_ns()}", priority=PROBE_PRIORITY)
-        try:
-            async with asyncio.timeout(limit_s):
-                async for _ in stream:
-                    pass
-        except (TimeoutError, EngineDeadError):
-            return False
-        return True
 
     async def call(self, call: AgentCall) -> AsyncGenerator[Packet, None]:
         """The frames of a call after ``Accepted``. Closing this generator aborts the work in the engine."""
@@ -148,14 +121,20 @@ class Vllm:
         entered_s = began_s - max(0.0, began_unix_s - call.enqueued_unix_s)
         watch = Watch(call, entered_s)
         WATCH.set(watch)
+        started = False
         try:
             async with aclosing(self._streamed(call, watch) if call.stream else self._whole(call, watch)) as packets:
                 async for packet in packets:
+                    started = True
                     yield packet
-        except (VLLMClientError, ValueError, TypeError) as error:
-            yield self._failed(watch, await self._client_error(error, call))
-        except EngineDeadError:
-            yield self._failed(watch, Failure("upstream_failed", "The engine of this replica has died."))
+        except Exception as error:
+            if self.llm.dead:
+                failure = LOST
+            elif isinstance(error, VLLMClientError | ValueError | TypeError):
+                failure = await self._client_error(error, call)
+            else:
+                raise
+            yield (self._tail(watch, failure),) if started else self._failed(watch, failure)
 
     async def _begin(self, call: AgentCall) -> Any:
         """What vLLM's OpenAI layer returns: a stream of events, a response, or an error."""
@@ -176,13 +155,13 @@ class Vllm:
     async def _streamed(self, call: AgentCall, watch: Watch) -> AsyncGenerator[Packet, None]:
         events = await self._begin(call)
         if isinstance(events, ErrorResponse):
-            yield self._failed(watch, _failure(events))
+            yield self._failed(watch, failure_of(events))
             return
         started, held = False, []
         try:
             async for event in events:
                 if event.startswith(_STREAM_ERROR):
-                    failure = _stream_failure(event)
+                    failure = LOST if self.llm.dead else stream_failure(event)
                     yield (self._tail(watch, failure),) if started else self._failed(watch, failure)
                     return
                 held.append(event)
@@ -209,7 +188,7 @@ class Vllm:
             response = await answer
             failure = None
             if isinstance(response, ErrorResponse):
-                failure = _failure(response)
+                failure = failure_of(response)
             elif not response.choices:
                 failure = Failure("upstream_invalid", "The engine answered without choices.")
             if failure is not None:
@@ -243,7 +222,7 @@ class Vllm:
             isinstance(error, VLLMValidationError) and error.parameter in ("input_tokens", "input_text")
         )
         if not too_long:
-            return Failure("bad_request", _plain(error), getattr(error, "parameter", None))
+            return Failure("bad_request", plain(error), getattr(error, "parameter", None))
         count = await asyncio.to_thread(self._count, call)
         return Failure(
             "context_length",
@@ -280,35 +259,3 @@ def _request(headers: dict[str, str]) -> Request:
 
 def _since_ms(start_s: float, end_s: float | None) -> float | None:
     return None if end_s is None else round(max(0.0, end_s - start_s) * 1000, 2)
-
-
-def _plain(error: Exception) -> str:
-    """A validation error as one line for a client: no trace, no class names, bounded."""
-    errors = getattr(error, "errors", None)
-    if callable(errors):
-        # Parts with brackets are names of validators, not of fields.
-        parts = [f"{'.'.join(str(p) for p in e['loc'] if '[' not in str(p))}: {e['msg']}" for e in errors()[:3]]
-        return "; ".join(parts)[:500]
-    return str(error)[:500]
-
-
-#: vLLM's status to our reason. 4xx is the caller's, the rest is ours.
-_REASON: Final[dict[int, Reason]] = {503: "overloaded", 501: "bad_request"}
-
-
-def _reason(code: int) -> Reason:
-    return _REASON.get(code, "bad_request" if 400 <= code < 500 else "upstream_failed")
-
-
-def _failure(response: ErrorResponse) -> Failure:
-    error = response.error
-    return Failure(_reason(int(error.code)), error.message[:500], error.param)
-
-
-def _stream_failure(event: str) -> Failure:
-    """An error that vLLM put into a stream."""
-    try:
-        error = json.loads(event[len("data: ") :])["error"]
-        return Failure(_reason(int(error.get("code", 500))), str(error["message"])[:500], error.get("param"))
-    except (ValueError, KeyError, TypeError):
-        return Failure("upstream_failed", "The engine broke off.")

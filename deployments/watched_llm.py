@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -12,6 +13,7 @@ from typing import Any, Final
 from vllm import SamplingParams
 from vllm.exceptions import VLLMClientError
 from vllm.v1.engine.async_llm import AsyncLLM
+from vllm.v1.engine.exceptions import EngineDeadError
 
 from serve_app.core.merging import merge_window_s
 from serve_app.ports import AgentCall
@@ -65,16 +67,64 @@ class Watch:
             self.first.set()
 
 
+#: Engine priority of the replica's own probe: before everything.
+PROBE_PRIORITY: Final = -(10**6)
 #: The call that this task serves.
 WATCH: Final[ContextVar[Watch | None]] = ContextVar("grix_watch", default=None)
 
 
 class WatchedLLM(AsyncLLM):  # type: ignore[misc]
-    """AsyncLLM that enforces a call's token budget and notes what happens to it."""
+    """AsyncLLM that enforces a call's token budget, notes what happens to it, and tells whether it lives."""
 
     pending: dict[str, Watch]
     last_token_s: float
     longest_prefill_s: float
+    #: Steps that brought a token, or ran something on its way to one.
+    moves: int
+
+    @property
+    def unfinished(self) -> int:
+        """Requests in the engine, waiting and running."""
+        return int(self.get_num_unfinished_requests())
+
+    @property
+    def dead(self) -> bool:
+        return bool(self.errored)
+
+    def fail(self) -> None:
+        """The engine is given up: calls inside end with an error, and none comes in any more."""
+        self.engine_core.resources.engine_dead = True
+        self.output_processor.propagate_error(EngineDeadError())
+
+    async def warm_up(self) -> None:
+        """One token, for what is made at the first use; then the longest prefill that is one step of the engine.
+
+        No step may take much longer than that one, so an engine is not taken for a stalled one at its first long
+        prompt, which would go on to the next engine and be the end of that, too.
+        """
+        await self._one_token([1])
+        began_s = time.monotonic()
+        scheduler = self.vllm_config.scheduler_config
+        longest = min(int(scheduler.max_num_batched_tokens), int(self.model_config.max_model_len) - 1)
+        await self._one_token([1] * longest)
+        self.longest_prefill_s = time.monotonic() - began_s
+
+    async def probe(self, limit_s: float) -> bool:
+        """Asks the engine for one token, before everything else; whether it came in time."""
+        try:
+            async with asyncio.timeout(limit_s):
+                await self._one_token([1])
+        except (TimeoutError, EngineDeadError):
+            return False
+        return True
+
+    async def _one_token(self, prompt_token_ids: list[int]) -> None:
+        params = SamplingParams(max_tokens=1, temperature=0.0, detokenize=False)
+        prompt = {"prompt_token_ids": prompt_token_ids}
+        outputs = super().generate(prompt, params, f"probe-{time.monotonic_ns()}", priority=PROBE_PRIORITY)
+        async with aclosing(outputs):
+            async for _ in outputs:
+                pass
 
     def generate(  # type: ignore[no-untyped-def]
         self, prompt, sampling_params: SamplingParams, request_id: str, **kwargs: Any
@@ -114,10 +164,13 @@ class WatchedLLM(AsyncLLM):  # type: ignore[misc]
         finally:
             timer.cancel()
 
-    def note_iteration(self, new_tokens: int) -> None:
+    def note_iteration(self, new_tokens: int, running: int) -> None:
         """After each engine step: proof of life, and first tokens of calls that are not streamed."""
         if new_tokens:
             self.last_token_s = time.monotonic()
+        if new_tokens or running:
+            # A long prompt is prefilled over several steps before its first token.
+            self.moves += 1
         states = self.output_processor
         for engine_id, watch in list(self.pending.items()):
             if engine_id not in states.external_req_ids:

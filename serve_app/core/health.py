@@ -7,31 +7,50 @@ from typing import Final, Literal
 
 #: Tokens this recent need no further proof.
 FRESH_S: Final = 2.0
+#: The most that one look may add to an engine's stillness.
+LONGEST_LOOK_S: Final = 0.5
 
 Verdict = Literal["alive", "stalled", "ask"]
 
 
+@dataclass(slots=True)
+class Stillness:
+    """How long an engine with work in it has not moved, in the time that its watcher itself ran.
+
+    A watcher that was frozen, starved or suspended has not seen the engine stand still: a look counts for at most
+    :data:`LONGEST_LOOK_S`, however long ago the last one was. An engine without work may be as still as it likes.
+    """
+
+    looked_s: float
+    moves: int = 0
+    still_s: float = 0.0
+
+    def look(self, now_s: float, moves: int, *, busy: bool) -> float:
+        """One look; ``moves`` counts the steps that brought a token or carried a prefill on."""
+        passed_s = min(max(0.0, now_s - self.looked_s), LONGEST_LOOK_S)
+        self.still_s = self.still_s + passed_s if busy and moves == self.moves else 0.0
+        self.looked_s, self.moves = now_s, moves
+        return self.still_s
+
+
 @dataclass(frozen=True, slots=True)
 class EngineView:
-    """What a replica sees of its engine. Times are monotonic seconds; ``unfinished`` counts requests inside."""
+    """What a replica sees of its engine. ``now_s`` and ``last_token_s`` are monotonic; ``still_s`` is a duration."""
 
     now_s: float
     last_token_s: float
-    unfinished: int
+    still_s: float
     longest_prefill_s: float
     stall_after_s: float
 
     @property
     def stall_limit_s(self) -> float:
-        """How long work without a token is still a prefill: the floor plus the longest prefill seen."""
+        """How long work without a move may still be a prefill: the floor plus the longest prefill seen."""
         return self.stall_after_s + self.longest_prefill_s
 
 
 def judge(view: EngineView) -> Verdict:
-    """``alive`` with fresh tokens, ``stalled`` with work and none for too long, else ``ask`` for one."""
-    silent_s = view.now_s - view.last_token_s
-    if silent_s <= FRESH_S:
-        return "alive"
-    if view.unfinished and silent_s > view.stall_limit_s:
+    """``stalled`` with work that does not move, ``alive`` with fresh tokens, else ``ask`` for one."""
+    if view.still_s > view.stall_limit_s:
         return "stalled"
-    return "ask"
+    return "alive" if view.now_s - view.last_token_s <= FRESH_S else "ask"

@@ -33,6 +33,7 @@ def test_every_reason_has_a_row_and_every_row_a_reason() -> None:
         ("first_byte_timeout", 504, "timeout_error", "first_byte_timeout", "failed"),
         ("total_timeout", 504, "timeout_error", "total_timeout", "evicted"),
         ("no_target", 503, "overloaded_error", "no_target", "rejected"),
+        ("replica_lost", 503, "upstream_error", "replica_lost", "failed"),
         ("upstream_failed", 502, "upstream_error", "upstream_failed", "failed"),
         ("upstream_invalid", 502, "upstream_error", "upstream_invalid_response", "failed"),
         ("internal", 500, "internal_error", "internal_error", "failed"),

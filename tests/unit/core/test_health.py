@@ -4,27 +4,55 @@ from __future__ import annotations
 
 import pytest
 
-from serve_app.core.health import EngineView, judge
+from serve_app.core.health import LONGEST_LOOK_S, EngineView, Stillness, judge
 
 
 @pytest.mark.parametrize(
-    ("silent_s", "unfinished", "prefill_s", "verdict"),
+    ("token_age_s", "still_s", "prefill_s", "verdict"),
     [
-        (0.0, 0, 0.0, "alive"),
-        (2.0, 9, 0.0, "alive"),
-        (2.001, 0, 0.0, "ask"),
-        (2.001, 9, 0.0, "ask"),
-        (3.0, 1, 0.0, "ask"),
-        (3.001, 1, 0.0, "stalled"),
-        (8.0, 1, 5.0, "ask"),
-        (8.001, 1, 5.0, "stalled"),
-        (1e9, 0, 0.0, "ask"),
-        (-1.0, 1, 0.0, "alive"),
+        (0.0, 0.0, 0.0, "alive"),
+        (2.0, 0.0, 0.0, "alive"),
+        (2.001, 0.0, 0.0, "ask"),
+        (3.0, 3.0, 0.0, "ask"),
+        (3.001, 3.001, 0.0, "stalled"),
+        (8.0, 8.0, 5.0, "ask"),
+        (8.001, 8.001, 5.0, "stalled"),
+        # Idle for ever, and a long idle time before the first work of the day: neither is a stall.
+        (1e9, 0.0, 0.0, "ask"),
+        (1e9, 0.25, 0.0, "ask"),
+        (-1.0, 0.0, 0.0, "alive"),
     ],
 )
-def test_the_verdict(silent_s: float, unfinished: int, prefill_s: float, verdict: str) -> None:
-    assert judge(EngineView(0.0, -silent_s, unfinished, prefill_s, 3.0)) == verdict
+def test_the_verdict(token_age_s: float, still_s: float, prefill_s: float, verdict: str) -> None:
+    assert judge(EngineView(0.0, -token_age_s, still_s, prefill_s, 3.0)) == verdict
 
 
 def test_the_limit_is_the_floor_and_the_longest_prefill() -> None:
-    assert EngineView(0.0, 0.0, 1, 4.5, 3.0).stall_limit_s == 7.5
+    assert EngineView(0.0, 0.0, 0.0, 4.5, 3.0).stall_limit_s == 7.5
+
+
+def looks(*seen: tuple[float, int, bool]) -> list[float]:
+    stillness = Stillness(looked_s=0.0)
+    return [stillness.look(now_s, moves, busy=busy) for now_s, moves, busy in seen]
+
+
+def test_work_that_does_not_move_is_still() -> None:
+    assert looks((0.25, 0, True), (0.5, 0, True), (0.75, 0, True)) == [0.25, 0.5, 0.75]
+
+
+def test_a_move_or_the_end_of_work_begins_anew() -> None:
+    assert looks((0.5, 0, True), (1.0, 1, True), (1.25, 1, True), (1.5, 1, False), (1.75, 1, True)) == [
+        0.5,
+        0.0,
+        0.25,
+        0.0,
+        0.25,
+    ]
+
+
+def test_time_in_which_the_watcher_did_not_run_is_not_held_against_the_engine() -> None:
+    assert looks((100.0, 0, True), (200.0, 0, True)) == [LONGEST_LOOK_S, 2 * LONGEST_LOOK_S]
+
+
+def test_a_clock_that_steps_back_takes_nothing_away() -> None:
+    assert looks((0.5, 0, True), (0.25, 0, True), (0.5, 0, True)) == [0.5, 0.5, 0.75]

@@ -1,0 +1,95 @@
+"""The end of a replica whose engine is of no more use: its calls fail, its processes die, and Serve starts another."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from deployments.guard import Process, kill
+from serve_app.core.health import EngineView, Stillness, judge
+
+log = logging.getLogger("ray.serve")
+
+#: How often the engine is looked at, and the guard told that this process runs.
+LOOK_S: Final = 0.25
+#: What calls have to tell their failure to a Router before the process ends; without it Routers see a dead actor.
+LAST_WORDS_S: Final = 0.5
+ENGINE_LOST_EXIT: Final = 70
+
+
+class Engine(Protocol):
+    """What is seen and asked of an engine."""
+
+    @property
+    def dead(self) -> bool: ...
+    @property
+    def unfinished(self) -> int: ...
+    @property
+    def moves(self) -> int: ...
+    @property
+    def last_token_s(self) -> float: ...
+    @property
+    def longest_prefill_s(self) -> float: ...
+    def fail(self) -> None: ...
+    async def probe(self, limit_s: float) -> bool: ...
+
+
+class Keeper(Protocol):
+    """The guard, as far as a watch needs it."""
+
+    def beat(self) -> None: ...
+    def engine(self) -> set[Process]: ...
+
+
+class EngineWatch:
+    """Looks at the engine of a replica. ``exit_process`` ends the process at once, without waiting for anything.
+
+    Serve's own way would be slow: three failed health checks, and then a graceful stop that waits for the running
+    calls, which a frozen engine never ends, as long as an answer may take.
+    """
+
+    def __init__(
+        self, agent: str, engine: Engine, guard: Keeper, exit_process: Callable[[int], object] = os._exit
+    ) -> None:
+        self._agent, self._engine, self._guard, self._exit = agent, engine, guard, exit_process
+        self.stall_after_s = 3.0
+        self._stillness = Stillness(time.monotonic())
+
+    def _view(self, now_s: float) -> EngineView:
+        return EngineView(
+            now_s=now_s,
+            last_token_s=self._engine.last_token_s,
+            still_s=self._stillness.still_s,
+            longest_prefill_s=self._engine.longest_prefill_s,
+            stall_after_s=self.stall_after_s,
+        )
+
+    def look(self, now_s: float) -> str | None:
+        """Why this replica has to end, or ``None``."""
+        if self._engine.dead:
+            return "died"
+        self._stillness.look(now_s, self._engine.moves, busy=self._engine.unfinished > 0)
+        if judge(self._view(now_s)) == "stalled":
+            return f"has {self._engine.unfinished} requests and gave no token for {self._stillness.still_s:.1f} s"
+        return None
+
+    async def run(self) -> None:
+        """Looks until the replica has to end, then ends it."""
+        while (why := self.look(time.monotonic())) is None:
+            self._guard.beat()
+            await asyncio.sleep(LOOK_S)
+        log.error("the engine of %s %s; this replica ends", self._agent, why)
+        self._engine.fail()
+        kill(self._guard.engine())
+        await asyncio.sleep(LAST_WORDS_S)
+        self._exit(ENGINE_LOST_EXIT)
+
+    async def proof(self) -> bool:
+        """Whether the engine makes tokens: real ones of the last 2 s, else one asked for now."""
+        view = self._view(time.monotonic())
+        verdict = "stalled" if self._engine.dead else judge(view)
+        return await self._engine.probe(view.stall_limit_s) if verdict == "ask" else verdict == "alive"

@@ -1,0 +1,121 @@
+"""The end of a replica with a dead or frozen engine, against an engine that is told how to be."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+
+import pytest
+
+from deployments import engine_watch
+from deployments.engine_watch import ENGINE_LOST_EXIT, LOOK_S, EngineWatch
+from deployments.guard import Process
+
+
+@dataclass
+class FakeEngine:
+    dead: bool = False
+    unfinished: int = 0
+    moves: int = 0
+    last_token_s: float = 0.0
+    longest_prefill_s: float = 0.0
+    answers: bool = True
+    failed: int = 0
+    probed_s: list[float] = field(default_factory=list)
+
+    def fail(self) -> None:
+        self.failed += 1
+        self.dead = True
+
+    async def probe(self, limit_s: float) -> bool:
+        self.probed_s.append(limit_s)
+        return self.answers
+
+
+@dataclass
+class FakeGuard:
+    beats: int = 0
+
+    def beat(self) -> None:
+        self.beats += 1
+
+    def engine(self) -> set[Process]:
+        return {(7, "seven")}
+
+
+class Stage:
+    def __init__(self, **engine: object) -> None:
+        self.engine, self.guard = FakeEngine(**engine), FakeGuard()  # type: ignore[arg-type]
+        self.exits: list[int] = []
+        self.watch = EngineWatch("qwen-chat", self.engine, self.guard, self.exits.append)
+        self.now_s = self.watch._stillness.looked_s
+
+    def looks_for(self, seconds: float) -> str | None:
+        """What the last of the looks in a stretch of time says, or the first that says something."""
+        for _ in range(int(seconds / LOOK_S)):
+            self.now_s += LOOK_S
+            why = self.watch.look(self.now_s)
+            if why is not None:
+                return why
+        return None
+
+
+def test_work_without_a_move_ends_the_replica_after_the_limit_and_not_before() -> None:
+    stage = Stage(unfinished=2, longest_prefill_s=1.0)
+    assert stage.looks_for(4.0) is None
+    assert stage.looks_for(LOOK_S) == "has 2 requests and gave no token for 4.2 s"
+
+
+def test_an_idle_engine_may_be_still_for_ever_and_the_first_work_then_has_its_time() -> None:
+    stage = Stage()
+    assert stage.looks_for(3600.0) is None
+    stage.engine.unfinished = 1
+    assert stage.looks_for(3.0) is None
+    assert stage.looks_for(LOOK_S) is not None
+
+
+def test_a_long_prefill_that_moves_is_no_stall() -> None:
+    stage = Stage(unfinished=1)
+    for _ in range(10):
+        assert stage.looks_for(2.5) is None
+        stage.engine.moves += 1
+
+
+def test_an_engine_that_died_is_told_at_the_next_look() -> None:
+    assert Stage(dead=True).watch.look(0.0) == "died"
+
+
+async def test_the_end_fails_the_calls_kills_the_engine_and_then_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = Stage(dead=True)
+    order: list[object] = []
+    monkeypatch.setattr(stage.engine, "fail", lambda: order.append("fail"))
+    monkeypatch.setattr(engine_watch, "kill", order.append)
+    monkeypatch.setattr(engine_watch, "LAST_WORDS_S", 0.0)
+    await stage.watch.run()
+    assert order == ["fail", {(7, "seven")}]
+    assert (stage.exits, stage.guard.beats) == ([ENGINE_LOST_EXIT], 0)
+
+
+async def test_while_all_is_well_the_guard_hears_a_beat_at_each_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine_watch, "LOOK_S", 0.0)
+    stage = Stage()
+    watching = asyncio.create_task(stage.watch.run())
+    for _ in range(5):
+        await asyncio.sleep(0)
+    watching.cancel()
+    assert stage.guard.beats >= 4 and stage.exits == []
+
+
+@pytest.mark.parametrize("answers", [True, False])
+async def test_without_fresh_tokens_the_engine_is_asked_for_one_within_its_limit(answers: bool) -> None:
+    stage = Stage(last_token_s=-1e9, longest_prefill_s=1.5, answers=answers)
+    assert await stage.watch.proof() is answers
+    assert stage.engine.probed_s == [4.5]
+
+
+async def test_fresh_tokens_are_proof_enough_but_not_of_a_dead_engine() -> None:
+    stage = Stage(last_token_s=1e18)
+    assert await stage.watch.proof() is True
+    stage.engine.dead = True
+    assert await stage.watch.proof() is False
+    assert stage.engine.probed_s == []
