@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -32,6 +33,8 @@ MIN_CONFIDENCE: Final = 0.5
 EQUIVALENT: Final = (("id", "ms"),)
 #: Under this, a guess that rests on the model does not move a session to another language.
 MOVE_CONFIDENCE: Final = 0.6
+#: The same for two words. One word never does: "wifi", "Paris", "lol" and "w" are said in every language.
+MOVE_CONFIDENCE_TWO_WORDS: Final = 0.8
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,13 +96,14 @@ def decide(
     """The language of ``text`` among ``languages``; never raises, whatever the string.
 
     ``predict`` is given one clean line in lower case, and only where the script does not decide. A guess under
-    ``min_confidence``, or one of the model under ``MOVE_CONFIDENCE`` that would move the session, keeps
+    ``min_confidence``, or one of the model that is not sure enough to move the session, keeps
     ``session_language`` (when the table has it); without a session the first is ``und``.
     """
     matrix = _Matrix.of(frozenset(languages), frozenset(frozenset(group) for group in equivalent))
     session = session_language if session_language in matrix.languages else None
-    reading = _read(clean(text), predict, session, matrix)
-    return _settle(reading, session, matrix, min_confidence)
+    cleaned = clean(text)
+    reading = _read(cleaned, predict, session, matrix)
+    return _settle(reading, session, matrix, min_confidence, _move_floor(cleaned, reading))
 
 
 def _read(cleaned: str, predict: Predict, session: str | None, matrix: _Matrix) -> Reading:
@@ -116,7 +120,19 @@ def _read(cleaned: str, predict: Predict, session: str | None, matrix: _Matrix) 
     return read_other(cleaned, script, predict)
 
 
-def _settle(reading: Reading, session: str | None, matrix: _Matrix, min_confidence: float) -> LanguageGuess:
+def _move_floor(cleaned: str, reading: Reading) -> float:
+    """The confidence from which the model's guess may move a live session: out of reach for one word in Latin letters,
+    which people of every script mix in.
+    """
+    if reading.script != "Latn":
+        return MOVE_CONFIDENCE
+    words = sum(any(c.isalpha() for c in word) for word in cleaned.split())
+    return MOVE_CONFIDENCE if words > 2 else MOVE_CONFIDENCE_TWO_WORDS if words == 2 else math.inf
+
+
+def _settle(
+    reading: Reading, session: str | None, matrix: _Matrix, min_confidence: float, move_floor: float
+) -> LanguageGuess:
     """Floor, hysteresis and equivalents over a reading."""
     language = matrix.member(reading.top)
     guess = LanguageGuess(language or UNDETERMINED, reading.script, reading.confidence, reading.by, reading.top)
@@ -128,7 +144,7 @@ def _settle(reading: Reading, session: str | None, matrix: _Matrix, min_confiden
         return guess
     if session in matrix.group(language):
         return replace(guess, language=session)
-    if reading.by == "model" and reading.confidence < MOVE_CONFIDENCE:
+    if reading.by == "model" and reading.confidence < move_floor:
         return replace(guess, language=session, source="session")
     return guess
 

@@ -203,7 +203,7 @@ def test_floor_and_hysteresis_boundaries(monkeypatch: pytest.MonkeyPatch) -> Non
     ]:
         reading = Reading("es", "Latn", confidence, "model")
         monkeypatch.setattr(language, "read_latin", lambda *_, reading=reading: reading)
-        guess = decide("hola", never, session)
+        guess = decide("hola buenos dias", never, session)
         assert (guess.language, guess.source, guess.confidence, guess.top) == (expected, source, confidence, "es")
 
 
