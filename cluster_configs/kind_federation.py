@@ -35,11 +35,29 @@ class Coordinator(Block):
     address: Address
 
 
+#: ``standard`` is Serve's own proxy, which speaks TLS; ``fast`` is HAProxy and Ray's throughput flags.
+IngressProfile = Literal["standard", "fast"]
+#: Whether the LanguageDetector is a deployment of its own, which scales apart, or runs in each Router.
+DetectorPlacement = Literal["router", "deployment"]
+
+
+class Tls(Block):
+    """Certificate and key of the HTTP entry, as files in PEM on the region's head node."""
+
+    cert_file: Text
+    key_file: Text
+
+
 class Http(Block):
     """Where a region's own HTTP entry listens. Loopback unless written, so that a first try is not public."""
 
     host: Text = "127.0.0.1"
     port: Port = 8000
+    profile: IngressProfile = "standard"
+    #: HAProxy's statistics and the Routers behind it listen on every interface: where others can reach the machine,
+    #: ``fast`` starts only with this written.
+    expose_haproxy_ports: bool = False
+    tls: Tls | None = None
 
 
 class Region(Block):
@@ -57,6 +75,8 @@ class Region(Block):
     gateway: Address | None = None
     http: Http = Field(default_factory=Http)
     routers: Replicas = 1
+    detector_placement: DetectorPlacement = "router"
+    #: Replicas of the LanguageDetector where it is a deployment of its own.
     detectors: Replicas = 1
 
 
@@ -119,6 +139,7 @@ class Federation(Document):
                     "'any' is no zone of a region; allowed: the zones its hardware lies in, such as eu or sg",
                     (under("regions", i, "residency"),),
                 )
+            yield from _http_problems(i, region.http)
             if len(regions) > 1 and region.accepts_spill and region.gateway is None:
                 yield Problem(
                     under("regions", i),
@@ -140,3 +161,18 @@ class Federation(Document):
                 f"{format_duration(health.peer_beat_s)}, so a healthy peer would be suspect; allowed: more than that",
                 (under("health", "peerSilence"), under("health", "peerBeat")),
             )
+
+
+def _http_problems(i: int, http: Http) -> Iterator[Problem]:
+    if http.profile == "fast" and http.tls is not None:
+        yield Problem(
+            under("regions", i, "http", "tls"),
+            "HAProxy of profile fast speaks no TLS; allowed with profile: standard",
+            (under("regions", i, "http", "tls"), under("regions", i, "http", "profile")),
+        )
+    if http.profile == "standard" and http.expose_haproxy_ports:
+        yield Problem(
+            under("regions", i, "http", "exposeHaproxyPorts"),
+            "has no effect without profile: fast; allowed: leave it out",
+            (under("regions", i, "http", "exposeHaproxyPorts"), under("regions", i, "http", "profile")),
+        )

@@ -11,10 +11,14 @@ from deployments.router import Router
 
 
 def build_router(args: dict[str, Any]) -> Application:
-    """App ``grix``: Router (ingress) and LanguageDetector. Takes no args: the bundle is Router's user_config."""
-    if args:
-        raise ValueError(f"app grix takes no args, got: {', '.join(sorted(args))}")
-    return Router.bind(LanguageDetector.bind())
+    """App ``grix``: Router (ingress), and LanguageDetector where ``args`` places it in a deployment of its own.
+
+    The bundle is Router's user_config: what it decides from changes in place.
+    """
+    placement = args.get("detector")
+    if set(args) != {"detector"} or placement not in ("router", "deployment"):
+        raise ValueError(f"app grix takes detector: router or deployment, got: {args}")
+    return Router.bind(LanguageDetector.bind() if placement == "deployment" else None)
 
 
 def build_agent(args: dict[str, Any]) -> Application:

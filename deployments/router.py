@@ -14,7 +14,7 @@ from ray import serve
 from ray.exceptions import RayError
 from ray.serve.exceptions import RayServeException
 from ray.serve.handle import DeploymentHandle
-from starlette.applications import Starlette
+from starlette.types import ASGIApp
 
 from cluster_configs.table import table_of
 from deployments.handles import REFRESH_S, HandleAgents, HandleDetector
@@ -26,10 +26,11 @@ from serve_app.core.tenants import KeyIndex
 from serve_app.edge.clock import RealClock
 from serve_app.edge.health_key import health_key
 from serve_app.edge.journal import RequestJournal
+from serve_app.edge.local_detector import LocalDetector
 from serve_app.edge.serve_metrics import ServeMeter, scrape
 from serve_app.edge.session_memory import SessionMemory
 from serve_app.edge.tracing import tracer, write_span
-from serve_app.ports import World
+from serve_app.ports import Detector, World
 from serve_app.request_path import RequestPath
 
 log = logging.getLogger("ray.serve")
@@ -43,12 +44,12 @@ DEEP_FRESH_S: Final = 1.0
 class Router:
     """Parse, authenticate, route, relay. Its user_config is the region's bundle; it changes in place."""
 
-    def __init__(self, detector: DeploymentHandle) -> None:
+    def __init__(self, detector: DeploymentHandle | None) -> None:
         self._agents = HandleAgents()
         self._clock = RealClock()
         spans = tracer()
         self._journal = RequestJournal(ServeMeter(), lambda record: write_span(spans, record, time.time()))
-        self._detector = HandleDetector(detector)
+        self._detector: Detector = HandleDetector(detector) if detector is not None else LocalDetector(self._now)
         self._generation = 0
         self._world: World | None = None
         self._keys = KeyIndex({})
@@ -85,7 +86,7 @@ class Router:
             await self._agents.keep({a.app for a in self._now().table.agents.values()})
             await asyncio.sleep(REFRESH_S)
 
-    def __serve_build_asgi_app__(self) -> Starlette:
+    def __serve_build_asgi_app__(self) -> ASGIApp:
         path = RequestPath(
             world=self._now,
             keys=lambda: self._keys,
@@ -95,7 +96,7 @@ class Router:
             clock=self._clock,
             journal=self._journal,
         )
-        return openai_api.build(
+        return openai_api.Api(
             openai_api.Surface(
                 path=path,
                 deep_health=self.deep_health,

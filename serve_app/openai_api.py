@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hmac
 import ipaddress
+import logging
 import re
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, Final
@@ -19,13 +21,18 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
+from serve_app.attempts import error_json
 from serve_app.core import rules, tenants
 from serve_app.core.table import Tenant
 from serve_app.openai_request import MAX_BODY_BYTES, bad
+from serve_app.openapi import document
 from serve_app.outcomes import GrixError, Reason
 from serve_app.ports import Kind
 from serve_app.request_path import Answer, RequestPath
 
+log = logging.getLogger("ray.serve")
+
+_DOCUMENT: Final = document()
 _REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 
 
@@ -46,70 +53,138 @@ def error_response(error: GrixError) -> Response:
     return JSONResponse(error.envelope(), error.status.http, error.headers())
 
 
-def request_id_of(request: Request) -> str:
+def request_id_of(headers: Mapping[str, str]) -> str:
     """The request's id: Serve's proxy takes the caller's ``x-request-id`` or makes one, and puts it into the answer.
 
     Raises:
         GrixError: ``bad_request`` for an id that could not stand in a log or a path.
     """
-    given = request.headers.get("x-request-id") or uuid.uuid4().hex
+    given = headers.get("x-request-id") or uuid.uuid4().hex
     if not _REQUEST_ID.fullmatch(given):
         raise bad("x-request-id", "allowed are 1 to 128 letters, digits and . _ : -")
     return given
 
 
-async def _body(request: Request) -> bytes:
-    """The body, never more of it in memory than is allowed."""
+def headers_of(scope: Scope) -> dict[str, str]:
+    """Headers by lower-case name.
+
+    Raises:
+        GrixError: ``bad_request`` for a header that decides something and is sent twice: two readers of it could
+            take different ones.
+    """
+    headers: dict[str, str] = {}
+    for raw_name, raw_value in scope["headers"]:
+        name = raw_name.decode("latin-1").lower()
+        if name in headers and (name == "authorization" or name.startswith("x-")) and name != "x-forwarded-for":
+            raise bad(name, "is sent more than once.")
+        headers[name] = raw_value.decode("latin-1")
+    return headers
+
+
+async def _body(receive: Receive) -> bytes:
+    """The body, never more of it in memory than is allowed.
+
+    Raises:
+        GrixError: ``body_too_large``.
+        ClientDisconnect: when the client leaves before its body is here.
+    """
     parts, size = [], 0
-    async for part in request.stream():
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientDisconnect
+        part = message.get("body", b"")
         size += len(part)
         if size > MAX_BODY_BYTES:
             raise GrixError("body_too_large", f"The body is larger than {MAX_BODY_BYTES} bytes.")
         parts.append(part)
-    return b"".join(parts)
+        if not message.get("more_body", False):
+            return b"".join(parts)
 
 
-class Sending:
-    """An ASGI response that cancels the work behind it as soon as the client leaves, even before a first byte."""
+async def respond(work: Coroutine[Any, Any, Answer], receive: Receive, send: Send) -> None:
+    """Sends the answer; cancels the work behind it as soon as the client leaves, even before a first byte."""
+    sending = asyncio.ensure_future(_send(work, send))
+    leaving = asyncio.ensure_future(_left(receive))
+    try:
+        await asyncio.wait({sending, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        if sending.done():
+            sending.result()
+    finally:
+        for task in (sending, leaving):
+            task.cancel()
+        await asyncio.gather(sending, leaving, return_exceptions=True)
 
-    def __init__(self, work: Awaitable[Answer]) -> None:
-        self._work = work
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        sending = asyncio.ensure_future(self._send(send))
-        leaving = asyncio.ensure_future(_left(receive))
-        try:
-            await asyncio.wait({sending, leaving}, return_when=asyncio.FIRST_COMPLETED)
-            if sending.done():
-                sending.result()
-        finally:
-            for task in (sending, leaving):
-                task.cancel()
-            await asyncio.gather(sending, leaving, return_exceptions=True)
+async def _send(work: Coroutine[Any, Any, Answer], send: Send) -> None:
+    answer = await work
+    raw = [(k.encode("latin-1"), v.encode("latin-1", "replace")) for k, v in answer.headers.items()]
+    body = answer.body
+    if isinstance(body, bytes):
+        await _send_whole(send, answer.status, raw, body)
+        return
+    async with aclosing(body):
+        # The first bytes before the status: a generator that never started could not end its call when the
+        # client leaves right here.
+        first = await anext(body, b"")
+        await send({"type": "http.response.start", "status": answer.status, "headers": raw})
+        await send({"type": "http.response.body", "body": first, "more_body": True})
+        async for data in body:
+            await send({"type": "http.response.body", "body": data, "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
 
-    async def _send(self, send: Send) -> None:
-        answer = await self._work
-        raw = [(k.encode("latin-1"), v.encode("latin-1", "replace")) for k, v in answer.headers.items()]
-        body = answer.body
-        if isinstance(body, bytes):
-            raw.append((b"content-length", str(len(body)).encode()))
-            await send({"type": "http.response.start", "status": answer.status, "headers": raw})
-            await send({"type": "http.response.body", "body": body})
-            return
-        async with aclosing(body):
-            # The first bytes before the status: a generator that never started could not end its call when the
-            # client leaves right here.
-            first = await anext(body, b"")
-            await send({"type": "http.response.start", "status": answer.status, "headers": raw})
-            await send({"type": "http.response.body", "body": first, "more_body": True})
-            async for data in body:
-                await send({"type": "http.response.body", "body": data, "more_body": True})
-            await send({"type": "http.response.body", "body": b""})
+
+async def _send_whole(send: Send, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> None:
+    told = [*headers, (b"content-length", str(len(body)).encode())]
+    await send({"type": "http.response.start", "status": status, "headers": told})
+    await send({"type": "http.response.body", "body": body})
+
+
+async def _send_error(send: Send, error: GrixError) -> None:
+    headers = {"content-type": "application/json", **error.headers()}
+    raw = [(k.encode("latin-1"), v.encode("latin-1", "replace")) for k, v in headers.items()]
+    await _send_whole(send, error.status.http, raw, error_json(error))
 
 
 async def _left(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         continue
+
+
+#: Paths of calls to agents: served without layers between the server and the request path.
+CALLS: Final[dict[str, Kind]] = {"/v1/chat/completions": "chat", "/v1/completions": "completion"}
+
+
+class Api:
+    """The ASGI application of a Router: calls to agents straight to the path, everything else by Starlette."""
+
+    def __init__(self, surface: Surface) -> None:
+        self._path = surface.path
+        self._rest = _rest(surface)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        kind = CALLS.get(scope["path"]) if scope["type"] == "http" else None
+        if kind is None or scope["method"] != "POST":
+            await self._rest(scope, receive, send)
+            return
+        try:
+            headers = headers_of(scope)
+            request_id = request_id_of(headers)
+            raw = await _body(receive)
+        except GrixError as error:
+            await _send_error(send, error)
+            return
+        except ClientDisconnect:
+            return
+        try:
+            await respond(self._path.run(kind, raw, headers, request_id), receive, send)
+        except OSError:  # the socket broke while it was written to: the client has left
+            return
+        except Exception:
+            # The client gets none of the trace; what was already under way is cut by the server.
+            log.exception("bug in request %s", request_id)
+            with contextlib.suppress(Exception):
+                await _send_error(send, GrixError("internal", "Something went wrong here."))
 
 
 def _is_loopback(request: Request) -> bool:
@@ -141,14 +216,12 @@ def _may_see_health(surface: Surface, request: Request) -> None:
 
 
 def _routes(surface: Surface) -> list[Route]:
-    def call(kind: Kind) -> Callable[[Request], Awaitable[Any]]:
-        async def endpoint(request: Request) -> Any:
-            request_id = request_id_of(request)
-            headers = {k.lower(): v for k, v in request.headers.items()}
-            raw = await _body(request)
-            return Sending(surface.path.run(kind, raw, headers, request_id))
+    async def call(request: Request) -> Response:
+        raise HTTPException(404)  # POST never comes here; the route tells other methods that POST is allowed
 
-        return endpoint
+    async def openapi(request: Request) -> Response:
+        _tenant(surface, request)
+        return JSONResponse(_DOCUMENT)
 
     async def models(request: Request) -> Response:
         tenant = _tenant(surface, request)
@@ -177,8 +250,8 @@ def _routes(surface: Surface) -> list[Route]:
     async def explain(request: Request) -> Response:
         """Decides a chat request without running it, with every rule and candidate."""
         _operator(surface, request)
-        headers = {k.lower(): v for k, v in request.headers.items()}
-        raw = await _body(request)
+        headers = headers_of(request.scope)
+        raw = await _body(request.receive)
         return JSONResponse(await surface.path.explain(raw, headers, _tenant(surface, request)))
 
     async def explain_past(request: Request) -> Response:
@@ -189,10 +262,10 @@ def _routes(surface: Surface) -> list[Route]:
         return JSONResponse(found)
 
     return [
-        Route("/v1/chat/completions", call("chat"), methods=["POST"]),
-        Route("/v1/completions", call("completion"), methods=["POST"]),
+        *(Route(path, call, methods=["POST"]) for path in CALLS),
         Route("/v1/models", models, methods=["GET"]),
         Route("/v1/models/{model:path}", models, methods=["GET"]),
+        Route("/openapi.json", openapi, methods=["GET"]),
         Route("/healthz", healthz, methods=["GET"]),
         Route("/metrics", metrics, methods=["GET"]),
         Route("/grix/explain", explain, methods=["POST"]),
@@ -200,8 +273,8 @@ def _routes(surface: Surface) -> list[Route]:
     ]
 
 
-def build(surface: Surface) -> Starlette:
-    """The ASGI application of a Router."""
+def _rest(surface: Surface) -> Starlette:
+    """Everything but calls to agents."""
 
     async def ours(request: Request, error: Exception) -> Response:
         assert isinstance(error, GrixError)
@@ -214,7 +287,9 @@ def build(surface: Surface) -> Starlette:
             "not_found": "There is no such path. See /v1/chat/completions, /v1/completions, /v1/models.",
             "method_not_allowed": f"{request.method} is not allowed on this path.",
         }.get(reason, str(error.detail))
-        return error_response(GrixError(reason, message))
+        response = error_response(GrixError(reason, message))
+        response.headers.update(error.headers or {})
+        return response
 
     async def gone(request: Request, error: Exception) -> Response:
         return Response(status_code=499)

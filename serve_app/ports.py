@@ -88,6 +88,8 @@ class Tail:
 
 
 Frame = Accepted | Head | Body | Tail
+#: Frames that travel together, because nothing is waited for between them.
+Packet = tuple[Frame, ...]
 
 
 class Detector(Protocol):

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import httpx
-from starlette.applications import Starlette
 
 from serve_app.attempts import Attempts
 from serve_app.core import language, table
@@ -18,7 +17,7 @@ from serve_app.core.retry import RetryBudget
 from serve_app.core.snapshots import Snapshot, Target, local_snapshot
 from serve_app.core.tenants import KeyIndex, hash_key
 from serve_app.edge.session_memory import SessionMemory
-from serve_app.openai_api import Surface, build
+from serve_app.openai_api import Api, Surface
 from serve_app.outcomes import GrixError
 from serve_app.ports import Accepted, AgentCall, Body, Failure, Frame, Head, RequestRecord, Tail, Usage, World
 from serve_app.request_path import RequestPath
@@ -215,7 +214,7 @@ class Site:
     kept: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     @property
-    def app(self) -> Starlette:
+    def app(self) -> Api:
         async def deep() -> dict[str, Any]:
             return {"local": self.local}
 
@@ -225,7 +224,7 @@ class Site:
         async def find(request_id: str) -> dict[str, Any] | None:
             return self.kept.get(request_id)
 
-        return build(Surface(self.stage.path, deep, metrics, find, 1_700_000_000, self.health_key))
+        return Api(Surface(self.stage.path, deep, metrics, find, 1_700_000_000, self.health_key))
 
     async def ask(
         self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None, peer: str = "10.0.0.9"
@@ -266,7 +265,7 @@ class Caller:
         if self.on_send is not None:
             await self.on_send(message)
 
-    async def call(self, app: Starlette) -> None:
+    async def call(self, app: Api) -> None:
         await app(self.scope(), self.receive, self.send)
 
 

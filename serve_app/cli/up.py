@@ -117,7 +117,8 @@ def check_memory(config: Config, region: Region, model: str | None) -> memory.Bu
             needs.append(memory.EngineNeed(name, spec.min_replicas, model_bytes(path), cache))
     except ModelError as error:
         raise Failed(str(error), BAD_USAGE) from None
-    return memory.budget(needs, routers=region.routers, detectors=region.detectors, available_bytes=available)
+    detectors = region.detectors if region.detector_placement == "deployment" else 0
+    return memory.budget(needs, routers=region.routers, detectors=detectors, available_bytes=available)
 
 
 def _bring_up(config: Config, name: str, wanted: Wanted, home: Home, progress: Progress) -> None:
@@ -132,6 +133,14 @@ def _bring_up(config: Config, name: str, wanted: Wanted, home: Home, progress: P
             f"{name}: {memory.gib(need.needed_bytes)} GiB are needed, {memory.gib(need.available_bytes)} GiB are "
             "available; free memory, lower engine.kvCacheMemory or minReplicas, or choose a smaller --model"
         )
+    http = region.http
+    if http.profile == "fast" and not http.expose_haproxy_ports and not ray_cluster.only_loopback():
+        raise Failed(
+            f"{name}: http.profile fast opens HAProxy's statistics and the Routers on every interface of this machine, "
+            "and it has more than loopback; start it in a network namespace of its own, write "
+            "http.exposeHaproxyPorts: true, or choose profile: standard",
+            BAD_USAGE,
+        )
     folder = private_folder(home.region(name))
     token_file = folder / "ray_token"
     write_private(token_file, secrets.token_hex(32))
@@ -142,7 +151,9 @@ def _bring_up(config: Config, name: str, wanted: Wanted, home: Home, progress: P
     except OSError as error:
         raise Failed(str(error)) from None
     cpus = max(LEAST_CPUS, os.cpu_count() or 1)
-    cluster = ray_cluster.Cluster(first_port, token_file.resolve(), temp_dir, cpus)
+    total_s = max(agent.spec.timeouts.total_s for agent in config.agents.values())
+    haproxy_total_s = total_s if http.profile == "fast" else None
+    cluster = ray_cluster.Cluster(first_port, token_file.resolve(), temp_dir, cpus, haproxy_total_s)
     port = region.http.port if ports_free.is_free(region.http.port) else cluster.spare_port
     host = "127.0.0.1" if region.http.host in ("0.0.0.0", "::", "localhost") else region.http.host
     record: dict[str, Any] = {

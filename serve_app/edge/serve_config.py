@@ -17,6 +17,8 @@ RESOURCES_VARIABLE: Final = "GRIX_ENGINE_RESOURCES"
 INGRESS_ONGOING: Final = 10_000
 #: A slice of a core for the thin deployments, so that a two-core machine can hold them all.
 THIN_CPUS: Final = 0.1
+#: Calls that may wait in a Router's handle, for each slot of an engine: more than can be served in time is refused.
+QUEUED_PER_SLOT: Final = 64
 UP_DELAY_S: Final = 0
 DOWN_DELAY_S: Final = 1800
 
@@ -103,7 +105,7 @@ def _agent_app(spec: schema.AgentSpec, args: Mapping[str, Any]) -> dict[str, Any
                 "num_replicas": "auto",
                 # One batch runs, one waits inside the engine where its priority orders it; the rest in the handle.
                 "max_ongoing_requests": 2 * slots,
-                "max_queued_requests": 16 * slots,
+                "max_queued_requests": QUEUED_PER_SLOT * slots,
                 "autoscaling_config": {
                     "min_replicas": spec.min_replicas,
                     "max_replicas": spec.max_replicas,
@@ -145,29 +147,34 @@ def _router_app(
         "min_confidence": languages.min_confidence,
     }
     thin = {"num_cpus": THIN_CPUS}
+    router = {
+        "name": "Router",
+        "num_replicas": region.routers,
+        "max_ongoing_requests": INGRESS_ONGOING,
+        "graceful_shutdown_timeout_s": total_s,
+        "health_check_period_s": 2.0,
+        "user_config": user_config,
+        "ray_actor_options": thin,
+    }
+    detector = {
+        "name": "LanguageDetector",
+        "num_replicas": region.detectors,
+        "max_ongoing_requests": 1000,
+        "user_config": detector_config,
+        "ray_actor_options": thin,
+    }
     return {
         "name": "grix",
         "route_prefix": "/",
         "import_path": "deployments.app:build_router",
-        "deployments": [
-            {
-                "name": "Router",
-                "num_replicas": region.routers,
-                "max_ongoing_requests": INGRESS_ONGOING,
-                "graceful_shutdown_timeout_s": total_s,
-                "health_check_period_s": 2.0,
-                "user_config": user_config,
-                "ray_actor_options": thin,
-            },
-            {
-                "name": "LanguageDetector",
-                "num_replicas": region.detectors,
-                "max_ongoing_requests": 1000,
-                "user_config": detector_config,
-                "ray_actor_options": thin,
-            },
-        ],
+        "args": {"detector": region.detector_placement},
+        "deployments": [router, detector] if region.detector_placement == "deployment" else [router],
     }
+
+
+def _tls(region: schema.Region) -> dict[str, str]:
+    tls = region.http.tls
+    return {"ssl_certfile": tls.cert_file, "ssl_keyfile": tls.key_file} if tls is not None else {}
 
 
 def owners_args(
@@ -217,7 +224,7 @@ def render(
     total_s = max(a.spec.timeouts.total_s for a in agents.values())
     return {
         "proxy_location": "HeadOnly",
-        "http_options": {"host": http_host, "port": http_port},
+        "http_options": {"host": http_host, "port": http_port, **_tls(region)},
         "applications": [
             _router_app(config, region, engines, total_s, open_access),
             *(_agent_app(owners[n], args[n]) for n in owners),

@@ -73,7 +73,6 @@ async def test_completions_take_a_prompt() -> None:
     [
         ("GET", "/", 404, "not_found"),
         ("GET", "/docs", 404, "not_found"),
-        ("GET", "/openapi.json", 404, "not_found"),
         ("POST", "/v1/embeddings", 404, "not_found"),
         ("GET", CHAT, 405, "method_not_allowed"),
         ("DELETE", "/v1/models", 405, "method_not_allowed"),
@@ -235,15 +234,14 @@ async def test_leaving_in_the_middle_of_a_stream_cancels_and_records_once() -> N
 
 
 async def test_a_socket_that_breaks_while_sending_closes_the_call() -> None:
-    site = Site(Stage(scripts=[(Accepted("t", "r"), Head(max_tokens=9), Body(b"1"), Body(b"2"), "hang")]))
+    site = Site(Stage(scripts=[(Accepted("t", "r"), Head(max_tokens=9), Body(b"data: 1\n\n"), Body(b"2"), "hang")]))
 
     async def broken(message: Message) -> None:
         if message.get("body") == b"2":
             raise OSError("gone")
 
     caller = Caller(json.dumps({**HELLO, "stream": True}).encode(), on_send=broken)
-    with pytest.raises(OSError, match="gone"):
-        await caller.call(site.app)
+    await caller.call(site.app)
     assert calls(site).closed == 1
     assert [r.outcome for r in site.stage.journal.records] == ["client_left"]
 

@@ -12,7 +12,7 @@ import pytest
 from serve_app.core.language import LanguageGuess
 from serve_app.core.snapshots import Snapshot
 from serve_app.core.table import Tenant, Timeouts
-from serve_app.openai_api import Sending
+from serve_app.openai_api import respond
 from serve_app.ports import Accepted, Body, Failure, Head, Tail
 from serve_app.request_path import Answer
 from tests.fakes import (
@@ -581,7 +581,6 @@ async def test_a_client_that_leaves_before_the_first_token_cancels_too() -> None
 async def test_a_client_that_leaves_while_the_status_is_sent_ends_the_call() -> None:
     stage = Stage(scripts=[(Accepted("t", "r"), Head(max_tokens=9), Body(b"data: 1\n\n"), "hang")])
     raw = json.dumps({**HELLO, "stream": True}).encode()
-    sending = Sending(stage.path.run("chat", raw, BEARER, "r1"))
 
     async def gone(message: Any) -> None:
         raise OSError("the client has left")
@@ -590,7 +589,7 @@ async def test_a_client_that_leaves_while_the_status_is_sent_ends_the_call() -> 
         await asyncio.Event().wait()
 
     with pytest.raises(OSError, match="left"):
-        await sending({"type": "http"}, nothing, gone)
+        await respond(stage.path.run("chat", raw, BEARER, "r1"), nothing, gone)
     assert stage.agents.closed == 1
     assert [r.outcome for r in stage.journal.records] == ["client_left"]
 

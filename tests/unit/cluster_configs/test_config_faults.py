@@ -63,7 +63,7 @@ spec: {version: "1", language: en, register: plain, system: Be brief.}
 ALL = "---\n".join([FEDERATION, AGENT, ALIAS, ROUTES, TENANT, TEMPLATE])
 _DURATION = "a duration such as 250ms, 5s, 30m or 1h30m"
 _REGION_KEYS = (
-    "name, cloud, location, gpuHourUsd, role, residency, acceptsSpill, gateway, http, routers, detectors"
+    "name, cloud, location, gpuHourUsd, role, residency, acceptsSpill, gateway, http, routers, detectorPlacement, detectors"
 )
 
 
@@ -150,6 +150,12 @@ FEDERATIONS = [
                                                  "healthy peer would be suspect; allowed: more than that"),
     ("spec:", "spec:\n  health: {}", "5: spec.health: the block is empty, which would wipe its defaults; remove it or "
                                      "write its keys"),
+    ("residency: [eu]", "http: {profile: quick}", "6: spec.regions[0].http.profile: 'quick' is not allowed here; allowed: "
+                                                 "standard, fast"),
+    ("residency: [eu]", "http: {profile: fast, tls: {certFile: c, keyFile: k}}",
+     "6: spec.regions[0].http.tls: HAProxy of profile fast speaks no TLS; allowed with profile: standard"),
+    ("residency: [eu]", "http: {exposeHaproxyPorts: true}",
+     "6: spec.regions[0].http.exposeHaproxyPorts: has no effect without profile: fast; allowed: leave it out"),
     ("spec:", "spec:\n  health: fast", "5: spec.health: 'fast' cannot stand here; allowed: a block of keys"),
     ("spec:", "spec:\n  coordinator:", "5: spec.coordinator: the key has no value, which would wipe its default; "
                                        "remove the line or write a value"),

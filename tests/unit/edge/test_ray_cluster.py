@@ -30,6 +30,22 @@ def test_every_port_is_named_once_inside_the_block() -> None:
     assert len({*ports, *metrics, CLUSTER.spare_port}) == 14
 
 
+def test_haproxy_has_its_own_ports_a_closed_folder_and_outlives_the_longest_stream(tmp_path: Path) -> None:
+    cluster = Cluster(20_000, Path("/secret/token"), tmp_path, 4, haproxy_total_s=600.0)
+    env = ray_cluster.environment(cluster, {})
+    assert env["RAY_SERVE_ENABLE_HA_PROXY"] == "1" and env["RAY_SERVE_HAPROXY_METRICS_ENABLED"] == "0"
+    assert int(env["RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S"]) >= 600
+    folder = Path(env["RAY_SERVE_HAPROXY_SOCKET_PATH"]).parent
+    assert folder.is_relative_to(tmp_path) and stat.S_IMODE(folder.stat().st_mode) == 0o700
+    bounds = ("MIN", "MAX")
+    low, high = (int(env[f"RAY_SERVE_DIRECT_INGRESS_{bound}_HTTP_PORT"]) for bound in bounds)
+    named = {int(w.split("=")[1]) for w in ray_cluster.command(cluster) if "port=" in w and not w.startswith("--incl")}
+    workers = {int(w.split("=")[1]) for w in ray_cluster.command(cluster) if "worker-port" in w}
+    own = {int(env["RAY_SERVE_HAPROXY_STATS_PORT"]), int(env["RAY_SERVE_HAPROXY_METRICS_PORT"]), *range(low, high + 1)}
+    assert not own & named and max(own) < min(workers) and len(own) == 34
+    assert "RAY_SERVE_ENABLE_HA_PROXY" not in ray_cluster.environment(CLUSTER, {})
+
+
 def test_loopback_only_and_no_stop_command() -> None:
     words = ray_cluster.command(CLUSTER)
     assert "--node-ip-address=127.0.0.1" in words and "--dashboard-host=127.0.0.1" in words

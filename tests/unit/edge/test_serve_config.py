@@ -85,7 +85,7 @@ def test_the_engines_application_to_the_last_key() -> None:
                 "name": "QwenAgent",
                 "num_replicas": "auto",
                 "max_ongoing_requests": 32,
-                "max_queued_requests": 256,
+                "max_queued_requests": 1024,
                 "autoscaling_config": {
                     "min_replicas": 1,
                     "max_replicas": 1,
@@ -123,8 +123,23 @@ def test_what_changes_speed_only_travels_in_the_environment() -> None:
     assert actor == {"num_cpus": 1, "runtime_env": {"env_vars": environment}}
 
 
-def test_router_and_detector_are_thin_and_do_their_own_admission() -> None:
-    router, detector = rendered(local())["applications"][0]["deployments"]
+def test_the_detector_is_in_the_router_unless_written() -> None:
+    app = rendered(local())["applications"][0]
+    assert (app["args"], [d["name"] for d in app["deployments"]]) == ({"detector": "router"}, ["Router"])
+
+
+def test_tls_files_reach_the_proxy(tmp_path: Path) -> None:
+    tls = ("local.yaml", "        port: 8000 ", "        tls: {certFile: /c.pem, keyFile: /k.pem}\n        port: 8000 ")
+    options = rendered(local(tmp_path, tls))["http_options"]
+    assert (options["ssl_certfile"], options["ssl_keyfile"]) == ("/c.pem", "/k.pem")
+    assert set(rendered(local())["http_options"]) == {"host", "port"}
+
+
+def test_router_and_detector_are_thin_and_do_their_own_admission(tmp_path: Path) -> None:
+    apart = ("local.yaml", "      role: primary", "      role: primary\n      detectorPlacement: deployment")
+    app = rendered(local(tmp_path, apart))["applications"][0]
+    assert app["args"] == {"detector": "deployment"}
+    router, detector = app["deployments"]
     config = router.pop("user_config")
     assert sorted(config) == ["documents", "engines", "logLevel", "openAccess", "region"]
     assert (config["openAccess"], config["region"]["name"]) == (False, "cloud-a")
@@ -168,11 +183,11 @@ def test_speed_memory_and_defaults_are_not_in_the_engines_digest(old: str, new: 
     assert releases(local(tmp_path, ("local.yaml", old, new))) == releases(local())
 
 
-def test_twice_the_slots_are_let_in_and_sixteen_times_wait(tmp_path: Path) -> None:
+def test_twice_the_slots_are_let_in_and_sixty_four_times_wait(tmp_path: Path) -> None:
     deployment = rendered(local(tmp_path, ("local.yaml", "maxNumSeqs: 16", "maxNumSeqs: 4")))["applications"][1][
         "deployments"
     ][0]
-    assert (deployment["max_ongoing_requests"], deployment["max_queued_requests"]) == (8, 64)
+    assert (deployment["max_ongoing_requests"], deployment["max_queued_requests"]) == (8, 256)
     assert deployment["autoscaling_config"]["target_ongoing_requests"] == 4
 
 

@@ -1,0 +1,167 @@
+"""An engine that does what it is told, behind the real Router: QwenAgent's surface without an engine.
+
+The last user turn of a request is its script, JSON: ``{"attempts": [[STEP, ...], ...]}``; the n-th call with one
+request id plays the n-th list, the last one again and again. Text that is no script is answered with ``GOOD``. Steps:
+
+    ["wait", SECONDS]      nothing for so long            ["hang"]            nothing for ever
+    ["accepted"]           the call is admitted           ["head"]            with the first token
+    ["fail", REASON, RETRY_AFTER_S]  a head that fails    ["chunk", VALUE]    one event with this JSON
+    ["say", TEXT]          one event with this content    ["raw", TEXT]       these bytes as one frame
+    ["bytes", TEXT]        these bytes, one a frame       ["json", VALUE]     one whole JSON answer
+    ["tail"]               it went well                   ["broken", REASON]  a tail with a failure
+    ["raise"]              an exception                   ["exit"]            the process ends at once
+    ["refuse", FIELD]      fails the head with 400 when the request has this field
+
+Every call leaves lines in a file of the stub's folder, so that a test can see what reached the worker, and when.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+from ray import serve
+
+from serve_app.ports import Accepted, AgentCall, Body, Failure, Frame, Head, Packet, Tail, Usage
+
+USAGE = Usage(5, 2)
+GOOD: list[list[Any]] = [["accepted"], ["head"], ["say", "one "], ["say", "two"], ["end"]]
+
+
+def said(text: str, **fields: Any) -> dict[str, Any]:
+    """A chunk with content."""
+    choice = {"index": 0, "delta": {"content": text}, "finish_reason": None}
+    return {"id": "stub", "object": "chat.completion.chunk", "choices": [choice], **fields}
+
+
+def whole(text: str) -> dict[str, Any]:
+    """A whole answer."""
+    choice = {"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}
+    return {"id": "stub", "object": "chat.completion", "choices": [choice]}
+
+
+def event(value: Any) -> bytes:
+    return b"data: " + json.dumps(value, ensure_ascii=False).encode() + b"\n\n"
+
+
+def script_of(call: AgentCall, attempt: int) -> list[list[Any]]:
+    """What this attempt shall do."""
+    texts = [m["content"] for m in call.body.get("messages", []) if m["role"] == "user"]
+    try:
+        attempts = json.loads(texts[-1])["attempts"]
+    except (ValueError, KeyError, TypeError, IndexError):
+        return GOOD
+    return list(attempts[min(attempt, len(attempts) - 1)])
+
+
+@serve.deployment(name="QwenAgent")
+class StubAgent:
+    """``call``, ``probe``, ``load`` and health as QwenAgent has them; it always says that it is well."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = Path(folder)
+        self._running = 0
+
+    def reconfigure(self, user_config: dict[str, Any]) -> None:
+        """Takes any settings."""
+
+    def _note(self, call: AgentCall, what: str) -> None:
+        line = json.dumps({"what": what, "unix_s": time.time(), "pid": os.getpid(), "id": call.request_id})
+        with (self._folder / f"{call.request_id}.jsonl").open("a") as file:
+            file.write(line + "\n")
+
+    def _attempt(self, call: AgentCall) -> int:
+        """How many calls with this id came before, at any replica."""
+        file = self._folder / f"{call.request_id}.jsonl"
+        return file.read_text().count('"called"') if file.is_file() else 0
+
+    async def call(self, call: AgentCall) -> AsyncIterator[Packet]:
+        script = script_of(call, self._attempt(call))
+        self._note(call, "called")
+        if "stream_options" in call.body:
+            self._note(call, "stream_options")
+        self._running += 1
+        ended = "aborted"
+        try:
+            for step, *values in script:
+                if step in ("tail", "end", "broken", "fail"):
+                    # Noted before it is said: from here on nothing can be aborted.
+                    ended = "finished"
+                async for frame in self._play(call, step, values):
+                    yield (frame,)
+            ended = "finished"
+        except RuntimeError:
+            ended = "raised"
+            raise
+        finally:
+            self._running -= 1
+            self._note(call, ended)
+
+    async def _play(self, call: AgentCall, step: str, values: list[Any]) -> AsyncIterator[Frame]:
+        if step == "wait":
+            await asyncio.sleep(float(values[0]))
+        elif step == "hang":
+            await asyncio.Event().wait()
+        elif step == "raise":
+            raise RuntimeError("told to")
+        elif step == "exit":
+            self._note(call, "exit")
+            os._exit(7)
+        elif step == "accepted":
+            yield Accepted(call.target, call.release)
+        elif step == "refuse":
+            if values[0] in call.body:
+                failure = Failure("bad_request", f"unknown field {values[0]}", values[0])
+                yield Head(failure=failure)
+                yield Tail("rejected", failure=failure)
+        elif step in ("fail", "broken"):
+            failure = Failure(values[0], "told to", None, values[1] if len(values) > 1 else None)
+            if step == "fail":
+                yield Head(failure=failure)
+            yield Tail("failed", usage=USAGE, failure=failure)
+        else:
+            for frame in frames_of(call, step, values):
+                yield frame
+
+    async def probe(self) -> bool:
+        return True
+
+    async def check_health(self) -> None:
+        """Never raises: a lying worker is what tests need."""
+
+    def load(self) -> dict[str, float | int | None]:
+        return {"waiting": 0, "running": self._running, "kv_cache_used_ratio": None}
+
+
+def frames_of(call: AgentCall, step: str, values: list[Any]) -> list[Frame]:
+    """The frames of a step that only says something. ``end`` is how a good answer ends, streamed or not."""
+    good = Tail("success", "stop", USAGE, 1.0, 2.0)
+    if step == "head":
+        return [Head(max_tokens=call.max_tokens)]
+    if step == "tail":
+        return [good]
+    if step == "say":
+        return [Body(event(said(values[0])))] if call.stream else []
+    if step == "chunk":
+        return [Body(event(values[0]))]
+    if step == "raw":
+        return [Body(values[0].encode())]
+    if step == "bytes":
+        return [Body(bytes([b])) for b in values[0].encode()]
+    if step == "json":
+        return [Body(json.dumps(values[0]).encode())]
+    if step == "end" and call.stream:
+        return [Body(b"data: [DONE]\n\n"), good]
+    if step == "end":
+        return [Body(json.dumps(whole("one two")).encode()), good]
+    raise ValueError(f"no such step: {step}")
+
+
+def build(args: dict[str, Any]) -> serve.Application:
+    """The application; ``args`` holds the folder for notes."""
+    return StubAgent.bind(args["folder"])
