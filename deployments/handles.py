@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Iterable
+from collections import defaultdict
+from collections.abc import AsyncGenerator, Mapping
 from typing import Final
 
 from ray import serve
-from ray.exceptions import RayError
+from ray.exceptions import RayActorError, RayError, WorkerCrashedError
 from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError, RayServeException
-from ray.serve.handle import DeploymentHandle
+from ray.serve.handle import DeploymentHandle, DeploymentResponseGenerator
 
+from deployments.replicas import running_replicas
 from serve_app.core.language import LanguageGuess
 from serve_app.core.snapshots import Target
 from serve_app.outcomes import GrixError
-from serve_app.ports import AgentCall, Frame, Tail
+from serve_app.ports import AgentCall, Frame, Packet, Tail
 
 log = logging.getLogger("ray.serve")
 
@@ -50,9 +52,17 @@ class HandleAgents:
 
     def __init__(self) -> None:
         self._handles: dict[str, DeploymentHandle] = {}
+        self._min_replicas: Mapping[str, int] = {}
+        #: By app, the patience of calls that nobody has accepted yet.
+        self._waiting: defaultdict[str, set[asyncio.Timeout]] = defaultdict(set)
 
-    async def keep(self, apps: Iterable[str]) -> None:
-        """Builds missing handles and drops those the table no longer names. An app not deployed yet is tried again."""
+    async def keep(self, apps: Mapping[str, int]) -> None:
+        """Builds missing handles and drops those the table no longer names. An app not deployed yet is tried again.
+
+        ``apps`` names the least replicas of each. Calls that wait for an app whose replicas all died go on to another
+        target, or end: a new engine takes longer to start than they may wait.
+        """
+        self._min_replicas = apps
         wanted = set(apps)
         for app in wanted - self._handles.keys():
             try:
@@ -64,19 +74,32 @@ class HandleAgents:
             self._handles[app] = handle.options(stream=True, method_name="call")
         for app in self._handles.keys() - wanted:
             del self._handles[app]
+        for app, handle in self._handles.items():
+            if self._bereft(app, handle):
+                for patience in self._waiting[app]:
+                    patience.reschedule(0.0)
+
+    def _bereft(self, app: str, handle: DeploymentHandle) -> bool:
+        """Whether all replicas died. An app that may have none is woken by the call that waits."""
+        return self._min_replicas.get(app, 0) > 0 and running_replicas(handle) == 0
 
     async def call(self, target: Target, call: AgentCall) -> AsyncGenerator[Frame, None]:
         """Frames of one attempt; closing this generator cancels the call, queued or running.
 
         Raises:
-            GrixError: ``no_target``, ``overloaded`` or ``upstream_failed``.
+            GrixError: ``no_target``, ``overloaded``, ``replica_lost`` or ``upstream_failed``.
         """
         handle = self._handles.get(target.app)
         if handle is None:
             raise GrixError("no_target", f"{target.id} is not started here.", retry_after_s=5.0)
+        if self._bereft(target.app, handle):
+            raise _bereft_of(target)
         packets = handle.remote(call)
         ended = False
         try:
+            first = await self._accepted(target, packets)
+            for frame in first:
+                yield frame
             async for packet in packets:
                 # After its tail a call has nothing left to cancel: an abort for each finished one would be a flood.
                 ended = isinstance(packet[-1], Tail)
@@ -89,12 +112,31 @@ class HandleAgents:
         except DeploymentUnavailableError:
             ended = True
             raise GrixError("no_target", f"{target.id} is not available.", retry_after_s=5.0) from None
+        except (RayActorError, WorkerCrashedError) as error:
+            log.warning("replica of %s lost: %s", target.id, type(error).__name__)
+            raise GrixError("replica_lost", "The replica that ran this request was lost.") from None
         except (RayError, RayServeException) as error:
             log.warning("call to %s failed: %s: %s", target.id, type(error).__name__, str(error)[-300:])
-            raise GrixError("upstream_failed", "The replica that ran this request was lost.") from None
+            raise GrixError("upstream_failed", "The replica that ran this request failed.") from None
         finally:
             if not ended:
                 packets.cancel()
+
+    async def _accepted(self, target: Target, packets: DeploymentResponseGenerator) -> Packet:
+        """The first packet, unless :meth:`keep` sees meanwhile that nobody is left who could send it."""
+        waiting = self._waiting[target.app]
+        patience = asyncio.timeout(None)
+        try:
+            async with patience:
+                waiting.add(patience)
+                packet: Packet = await anext(packets)
+                return packet
+        except StopAsyncIteration:
+            return ()
+        except TimeoutError:
+            raise _bereft_of(target) from None
+        finally:
+            waiting.discard(patience)
 
     async def probe(self, app: str) -> bool:
         """Whether a replica of the app makes tokens, within a limit."""
@@ -106,6 +148,10 @@ class HandleAgents:
             return bool(await asyncio.wait_for(_resolve(answer), PROBE_LIMIT_S))
         except (TimeoutError, RayError, RayServeException):
             return False
+
+
+def _bereft_of(target: Target) -> GrixError:
+    return GrixError("no_target", f"{target.id} has no replica now; another one is starting.", retry_after_s=5.0)
 
 
 async def _resolve(response: object) -> object:

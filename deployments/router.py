@@ -83,7 +83,7 @@ class Router:
     async def _refresh(self) -> None:
         """Keeps handles in step with the table, off the request path."""
         while True:
-            await self._agents.keep({a.app for a in self._now().table.agents.values()})
+            await self._agents.keep({a.app: a.min_replicas for a in self._now().table.agents.values()})
             await asyncio.sleep(REFRESH_S)
 
     def __serve_build_asgi_app__(self) -> ASGIApp:

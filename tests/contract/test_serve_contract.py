@@ -7,6 +7,8 @@ from importlib import import_module, metadata
 
 import pytest
 from ray import serve
+from ray.serve._private.request_router.request_router import RequestRouter
+from ray.serve._private.router import AsyncioRouter, CurrentLoopRouter, SingletonThreadRouter
 from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError, RayServeException
 from ray.serve.handle import DeploymentBroadcastResponse, DeploymentHandle, DeploymentResponseGenerator
 from ray.serve.schema import ServeDeploySchema
@@ -40,6 +42,15 @@ def test_handles_stream_cancel_and_broadcast() -> None:
     assert callable(DeploymentHandle.broadcast)
     assert inspect.iscoroutinefunction(DeploymentBroadcastResponse.results_async)
     assert callable(serve.get_app_handle)
+
+
+def test_a_handle_tells_how_many_replicas_it_knows() -> None:
+    assert callable(DeploymentHandle.running_replicas_populated)
+    assert isinstance(RequestRouter.curr_replicas, property)
+    for router in (CurrentLoopRouter, SingletonThreadRouter):
+        assert "self._asyncio_router = " in inspect.getsource(router)
+    assert "self._request_router" in inspect.getsource(AsyncioRouter)
+    assert "self._router = " in inspect.getsource(DeploymentHandle._init)
 
 
 def test_refusals_are_told_apart() -> None:
