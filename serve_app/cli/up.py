@@ -171,7 +171,8 @@ def _bring_up(config: Config, name: str, wanted: Wanted, home: Home, progress: P
     # Written before there is a process: a command that dies right after its child started leaves what finds it.
     _remember(home, record)
     serve_config = documents.render(config, name, port, wanted.model, wanted.open_access)
-    record["models"] = sorted({app["args"]["model_path"] for app in serve_config["applications"] if "args" in app})
+    engines = [app["args"] for app in serve_config["applications"] if "model_path" in app["args"]]
+    record["models"] = sorted({engine["model_path"] for engine in engines})
     process = ray_cluster.start(cluster, folder / "ray.log", os.environ)
     record |= {"pids": [process.pid], "started_unix_s": ray_cluster.started_unix_s(process.pid)}
     _remember(home, record)
