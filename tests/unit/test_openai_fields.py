@@ -19,6 +19,7 @@ from serve_app.openai_request import parse_request
 from serve_app.openapi import document
 from serve_app.outcomes import STATUS, GrixError
 from serve_app.ports import Kind
+from tests.fakes import Site
 
 README = Path(__file__).resolve().parents[2] / "README.md"
 BEGIN, END = "<!-- request fields: begin -->\n", "\n<!-- request fields: end -->"
@@ -104,3 +105,19 @@ def test_what_is_accepted_satisfies_the_document(kind: Kind, data: st.DataObject
     except GrixError:
         return
     checked.validate(body)
+
+
+async def test_the_document_is_served_to_who_has_a_key() -> None:
+    site = Site()
+    answer = await site.ask("GET", "/openapi.json")
+    assert (answer.status_code, answer.json()) == (200, json.loads(json.dumps(document())))
+    assert (await site.ask("GET", "/openapi.json", headers={})).status_code == 401
+
+
+@pytest.mark.parametrize("path", document()["paths"])
+async def test_a_method_that_is_not_there_is_told_which_are(path: str) -> None:
+    there = {method.upper() for method in document()["paths"][path]}
+    for method in {"GET", "POST", "PUT", "DELETE", "OPTIONS"} - there:
+        answer = await Site().ask(method, path.replace("{", "").replace("}", ""))
+        assert (answer.status_code, answer.json()["error"]["code"]) == (405, "method_not_allowed")
+        assert set(answer.headers["allow"].split(", ")) - {"HEAD"} == there
