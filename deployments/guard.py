@@ -20,9 +20,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-#: A replica whose event loop has not run for so long hangs. Longer than anything that may block a loop.
-FROZEN_AFTER_S = 10.0
+#: A replica whose event loop has not run for so long hangs. Longer than anything that may block a loop, and shorter
+#: than calls wait in a queue: what a frozen replica never accepted, Serve still gives to another one.
+FROZEN_AFTER_S = 6.0
 TICK_S = 0.5
+#: A starting engine is looked at more often: a process that is not known yet would be orphaned with its replica.
+STARTING_TICK_S = 0.1
 
 #: A process: its id, and the time it started, because ids come back.
 Process = tuple[int, str]
@@ -108,28 +111,30 @@ class Guard:
 
 def watch(replica: int, settled: bool, frozen_after_s: float) -> None:
     """Reads beats from standard input until there is somebody to kill, and kills."""
-    me = os.getpid()
-    self_started = started(replica)
+    replica_started = started(replica)
     engine = descendants(replica)
     if settled:
         os.write(1, b".")
     silent_ticks = 0
     while silent_ticks * TICK_S < frozen_after_s:
         # Ticks are counted, not time: while the machine sleeps the guard does not run, so nobody was silent.
-        beaten = bool(select.select([0], [], [], TICK_S)[0])
+        beaten = bool(select.select([0], [], [], TICK_S if settled else STARTING_TICK_S)[0])
         if beaten and not os.read(0, 4096):
             break
         if not settled:
-            # While the engine starts its processes come one by one; whoever is orphaned later is known by then.
             engine |= descendants(replica)
             if beaten:
                 settled = True
                 os.write(1, b".")
         silent_ticks = silent_ticks + 1 if settled and not beaten else 0
+    # Who is an orphan by now was known before; the children of those may not have been.
     engine |= descendants(replica)
-    if self_started is not None:
-        engine.add((replica, self_started))
-    kill({one for one in engine if one[0] != me})
+    for pid, since in tuple(engine):
+        if started(pid) == since:
+            engine |= descendants(pid)
+    if replica_started is not None:
+        engine.add((replica, replica_started))
+    kill({one for one in engine if one[0] != os.getpid()})
 
 
 if __name__ == "__main__":

@@ -98,6 +98,7 @@ class HandleAgents:
         ended = False
         try:
             first = await self._accepted(target, packets)
+            ended = bool(first) and isinstance(first[-1], Tail)
             for frame in first:
                 yield frame
             async for packet in packets:
@@ -112,10 +113,12 @@ class HandleAgents:
         except DeploymentUnavailableError:
             ended = True
             raise GrixError("no_target", f"{target.id} is not available.", retry_after_s=5.0) from None
+        except GrixError:
+            raise
         except (RayActorError, WorkerCrashedError) as error:
             log.warning("replica of %s lost: %s", target.id, type(error).__name__)
             raise GrixError("replica_lost", "The replica that ran this request was lost.") from None
-        except (RayError, RayServeException) as error:
+        except Exception as error:  # whatever the replica raised comes out as itself, not only as Ray's own
             log.warning("call to %s failed: %s: %s", target.id, type(error).__name__, str(error)[-300:])
             raise GrixError("upstream_failed", "The replica that ran this request failed.") from None
         finally:
@@ -141,7 +144,7 @@ class HandleAgents:
     async def probe(self, app: str) -> bool:
         """Whether a replica of the app makes tokens, within a limit."""
         handle = self._handles.get(app)
-        if handle is None:
+        if handle is None or self._bereft(app, handle):
             return False
         try:
             answer = handle.options(stream=False, method_name="probe").remote()

@@ -6,6 +6,7 @@ import inspect
 from importlib import metadata
 
 import pytest
+from vllm.config import SchedulerConfig
 from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.entrypoints.launchers.api_server.app_state import init_app_state
 from vllm.entrypoints.launchers.cli_args import FrontendArgs
@@ -14,7 +15,10 @@ from vllm.entrypoints.openai.chat_completion.serving import OpenAIServingChat
 from vllm.entrypoints.openai.completion.protocol import CompletionRequest
 from vllm.entrypoints.openai.completion.serving import OpenAIServingCompletion
 from vllm.exceptions import VLLMClientError, VLLMValidationError
+from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.engine.async_llm import AsyncLLM
+from vllm.v1.engine.core_client import BackgroundResources
+from vllm.v1.engine.exceptions import EngineDeadError
 from vllm.v1.engine.output_processor import OutputProcessor, RequestState
 from vllm.v1.metrics.loggers import StatLoggerBase
 from vllm.v1.metrics.stats import IterationStats, RequestStateStats, SchedulerStats
@@ -71,6 +75,21 @@ def test_statistics_the_watch_reads() -> None:
     source = inspect.getsource(OutputProcessor.__init__) + inspect.getsource(RequestState.__init__)
     for attribute in ("self.request_states", "self.external_req_ids", "self.stats ="):
         assert attribute in source
+
+
+def test_an_engine_can_be_given_up() -> None:
+    assert "engine_dead" in BackgroundResources.__dataclass_fields__
+    assert "self.engine_core.resources.engine_dead" in inspect.getsource(AsyncLLM.errored.fget)
+    assert names(OutputProcessor.propagate_error) == ["self", "e"]
+    # Who comes after that is refused before the engine is touched.
+    assert "raise EngineDeadError()" in inspect.getsource(AsyncLLM.add_request)
+    assert issubclass(EngineDeadError, Exception)
+
+
+def test_every_step_tells_what_runs_even_without_a_token() -> None:
+    source = inspect.getsource(Scheduler.update_from_output)
+    assert "engine_core_outputs[0] = eco = EngineCoreOutputs()" in source and "eco.scheduler_stats = stats" in source
+    assert "max_num_batched_tokens" in SchedulerConfig.__dataclass_fields__
 
 
 def test_a_prompt_that_is_too_long_is_told_by_parameter() -> None:
