@@ -17,6 +17,10 @@ from typing import Any
 import psutil
 import pytest
 
+from tests.stub_region import StubRegion, running_stub_region
+
+HEALTH_KEY = "grix-health-of-the-test-region"
+
 
 @dataclass(frozen=True)
 class LiveRegion:
@@ -57,7 +61,8 @@ class LiveRegion:
 def grix(folder: Path, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
     """One ``grix`` command in ``folder``."""
     command = [sys.executable, "-m", "serve_app.cli", *arguments]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=600, env=dict(os.environ))
+    env = {**os.environ, "GRIX_HEALTH_KEY": HEALTH_KEY}
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=600, env=env)
     if check and done.returncode != 0:
         said = f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
         pytest.fail(f"grix {' '.join(arguments)} ended {done.returncode}:\n{said}")
@@ -92,3 +97,10 @@ def region() -> Iterator[LiveRegion]:
         assert left == []
         assert not Path(record["temp_dir"]).exists()
         assert not (folder / ".grix/state.json").exists()
+
+
+@pytest.fixture(scope="session")
+def stub_region() -> Iterator[StubRegion]:
+    """A region of scripted engines; see :mod:`tests.stub_agent`."""
+    with running_stub_region() as made:
+        yield made
