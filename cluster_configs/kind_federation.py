@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from cluster_configs.faults import Problem
 from cluster_configs.fields import (
@@ -17,6 +18,7 @@ from cluster_configs.fields import (
     Metadata,
     Name,
     Port,
+    Ratio,
     Seconds,
     Text,
     Word,
@@ -60,6 +62,43 @@ class Http(Block):
     tls: Tls | None = None
 
 
+_REDIS: Final = re.compile(r"rediss?://[^\s/@:?#]+:\d{1,5}(?:/\d{1,3})?", re.ASCII)
+
+
+def _redis_url(text: str) -> str:
+    if "@" in text:
+        # The value is not repeated: it may hold a password.
+        raise ValueError("user or password stand in the address; write the password into a file, see passwordFile")
+    if _REDIS.fullmatch(text) is None:
+        raise ValueError("this is no address of a Redis; allowed: redis://HOST:PORT, rediss://HOST:PORT/NUMBER")
+    return text
+
+
+def _absolute(text: str) -> str:
+    if not text.startswith("/"):
+        raise ValueError("this is no absolute path; allowed: a path from / on, as Routers have folders of their own")
+    return text
+
+
+class Redis(Block):
+    """The region's Redis: sessions, tenant limits, tasks. ``grix up`` starts one of its own where none is named."""
+
+    url: Annotated[Text, AfterValidator(_redis_url)]
+    #: A file with the password alone, on each node that runs a Router; read again whenever a bundle comes.
+    password_file: Annotated[Text, AfterValidator(_absolute)] | None = None
+
+
+class Admission(Block):
+    """What no caller may take alone. A request of batch work is one whose ``task_type`` is ``batch``, or whose tenant
+    has a lower priority than ``batch_priority_below``."""
+
+    #: Of an engine's slots (``maxNumSeqs`` of ``minReplicas``), for all batch work together.
+    batch_share: Ratio = 0.5
+    batch_priority_below: Annotated[int, Field(ge=0, le=1000)] = 50
+    #: How many requests of one trace or one session may run at once.
+    slots_per_root: Count = 16
+
+
 class Region(Block):
     """One Ray cluster in one place."""
 
@@ -78,6 +117,8 @@ class Region(Block):
     detector_placement: DetectorPlacement = "router"
     #: Replicas of the LanguageDetector where it is a deployment of its own.
     detectors: Replicas = 1
+    redis: Redis | None = None
+    admission: Admission = Field(default_factory=Admission)
 
 
 class Health(Block):

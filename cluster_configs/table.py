@@ -33,6 +33,7 @@ def table_of(user_config: Mapping[str, Any]) -> core.Table:
         scoring=core.Scoring(**routes.scoring.model_dump()),
         tenants=tuple(_tenant(t) for t in bundle.tenants.values()),
         open_access=bool(user_config.get("openAccess", False)),
+        admission=core.AdmissionRules(**region.admission.model_dump()),
     )
 
 
@@ -87,4 +88,5 @@ def _tenant(tenant: schema.Tenant) -> core.Tenant:
         budget="english" if spec.budget == "english" else "as-is",
         agents=None if spec.agents is None else frozenset(spec.agents),
         operator=spec.role == "operator",
+        limits=core.TenantLimits() if spec.limits is None else core.TenantLimits(**spec.limits.model_dump()),
     )

@@ -19,6 +19,7 @@ from starlette.types import ASGIApp
 from cluster_configs.table import table_of
 from deployments.handles import REFRESH_S, HandleAgents, HandleDetector
 from serve_app import openai_api
+from serve_app.admission import Admission
 from serve_app.attempts import Attempts
 from serve_app.core.retry import RetryBudget
 from serve_app.core.snapshots import local_snapshot
@@ -26,11 +27,12 @@ from serve_app.core.tenants import KeyIndex
 from serve_app.edge.clock import RealClock
 from serve_app.edge.health_key import health_key
 from serve_app.edge.journal import RequestJournal
+from serve_app.edge.limits import LocalLimits
 from serve_app.edge.local_detector import LocalDetector
 from serve_app.edge.serve_metrics import ServeMeter, scrape
 from serve_app.edge.session_memory import SessionMemory
 from serve_app.edge.tracing import tracer, write_span
-from serve_app.ports import Detector, World
+from serve_app.ports import Detector, Limits, World
 from serve_app.request_path import RequestPath
 
 log = logging.getLogger("ray.serve")
@@ -53,6 +55,7 @@ class Router:
         self._generation = 0
         self._world: World | None = None
         self._keys = KeyIndex({})
+        self._limits: Limits = LocalLimits(self._clock.now_s)
         self._deep: tuple[float, dict[str, Any]] | None = None
         self._deep_lock = asyncio.Lock()
         self._refresher: asyncio.Task[None] | None = None
@@ -91,6 +94,7 @@ class Router:
             world=self._now,
             keys=lambda: self._keys,
             detector=self._detector,
+            admission=Admission(lambda: self._limits, self._clock, random.random),
             attempts=Attempts(self._agents, self._clock, RetryBudget(), random.random),
             sessions=SessionMemory(),
             clock=self._clock,

@@ -10,9 +10,10 @@ from cluster_configs.quantities import parse_duration_s
 from serve_app.attempts import Started
 from serve_app.core import budget, pick, rules
 from serve_app.core.language import LanguageGuess
+from serve_app.core.prompting import merge_system
 from serve_app.core.table import Tenant, Timeouts
-from serve_app.openai_request import bad
-from serve_app.ports import RequestRecord
+from serve_app.openai_request import ParsedRequest, bad
+from serve_app.ports import AgentCall, RequestRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +43,23 @@ def shorten(limits: Timeouts, headers: Mapping[str, str]) -> Timeouts:
                 raise bad(name, str(error)) from None
             limits = replace(limits, **{f"{field}_s": min(getattr(limits, f"{field}_s"), wanted_s)})
     return limits
+
+
+def agent_call(parsed: ParsedRequest, tenant: Tenant, decision: Decision, request_id: str) -> AgentCall:
+    """The call of a decided request: the engine sees the template's words, the budget and the tenant's priority."""
+    body = dict(parsed.body)
+    if parsed.kind == "chat":
+        template = decision.route.template
+        body["messages"] = merge_system(parsed.messages, template.system if template else None)
+    return AgentCall(
+        request_id=request_id,
+        kind=parsed.kind,
+        model=decision.route.agent.name,
+        body=body,
+        stream=parsed.stream,
+        max_tokens=decision.budget.max_tokens,
+        priority=tenant.priority,
+    )
 
 
 def answer_headers(decision: Decision, started: Started, record: RequestRecord) -> dict[str, str]:

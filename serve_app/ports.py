@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
+from serve_app.core.admission import Ask, Refused, Spent
 from serve_app.core.language import LanguageGuess
 from serve_app.core.snapshots import Snapshot, Target
 from serve_app.core.table import Table
@@ -114,6 +115,25 @@ class Sessions(Protocol):
     def remember_language(self, session_id: str, language: str, now_s: float) -> None: ...
 
 
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """An admitted ask, to be settled once. ``decided_by`` is ``none`` where no limit applies."""
+
+    id: str
+    ask: Ask
+    decided_by: Literal["region", "router", "none"]
+
+
+class Limits(Protocol):
+    """Tenant limits and slots. Asking takes a bounded time and always has an answer."""
+
+    async def admit(self, ask: Ask) -> Grant | Refused: ...
+
+    def settle(self, grant: Grant, spent: Spent) -> None: ...
+
+    def slot_free_s(self) -> float: ...
+
+
 class Clock(Protocol):
     """``now_s`` is monotonic, ``unix_s`` is wall time, ``today`` an ISO date."""
 
@@ -140,6 +160,7 @@ class RequestRecord:
     kind: Kind | None = None
     traceparent: str | None = None
     tenant: str | None = None
+    key_id: str | None = None
     region: str | None = None
     session_id: str | None = None
     model: str | None = None
@@ -158,6 +179,8 @@ class RequestRecord:
     reason: str | None = None
     target: str | None = None
     release: str | None = None
+    limits_by: str | None = None
+    tokens_reserved: int | None = None
     attempts: list[dict[str, Any]] = field(default_factory=list)
     max_tokens: int | None = None
     prompt_tokens: int | None = None

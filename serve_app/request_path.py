@@ -8,15 +8,15 @@ from contextlib import aclosing
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
+from serve_app.admission import Admission
 from serve_app.attempts import Attempts, Started, error_event, error_json, relay
 from serve_app.core import budget, pick, rules, tenants
 from serve_app.core.language import LanguageGuess
-from serve_app.core.prompting import merge_system
 from serve_app.core.table import Tenant
-from serve_app.decision import Decision, answer_headers, describe, session_key, shorten
+from serve_app.decision import Decision, agent_call, answer_headers, describe, session_key, shorten
 from serve_app.openai_request import ParsedRequest, bad, parse_request
 from serve_app.outcomes import GrixError, Reason
-from serve_app.ports import AgentCall, Clock, Detector, Journal, Kind, RequestRecord, Sessions, World
+from serve_app.ports import Clock, Detector, Journal, Kind, RequestRecord, Sessions, World
 
 #: A detector that does not answer in this time costs the request its language, never its answer.
 DETECT_LIMIT_S: Final = 0.5
@@ -38,6 +38,7 @@ class RequestPath:
     world: Callable[[], World]
     keys: Callable[[], tenants.KeyIndex]
     detector: Detector
+    admission: Admission
     attempts: Attempts
     sessions: Sessions
     clock: Clock
@@ -65,20 +66,21 @@ class RequestPath:
         world = self.world()
         record.region = world.table.region.name
         # The key comes before the body: a stranger must not make this process parse megabytes.
-        tenant = tenants.authenticate(world.table, self.keys(), headers.get("authorization"), self.clock.today())
-        record.tenant = tenant.name
+        caller = tenants.identify(world.table, self.keys(), headers.get("authorization"), self.clock.today())
+        tenant, record.tenant, record.key_id = caller.tenant, caller.tenant.name, caller.key_id
         parsed = parse_request(kind, raw, headers)
         decision = await self.decide(world, tenant, parsed, record)
         if not decision.choice.order:
             reason: Reason = "residency" if "residency" in decision.choice.reason else "no_target"
             raise GrixError(reason, f"Nothing can answer: {decision.choice.reason}.", retry_after_s=5.0)
+        await self.admission.admit(world.table, tenant, parsed, decision, record)
         limits = shorten(decision.route.agent.timeouts, headers)
         deadline_s = began_s + limits.total_s
-        call = self._call(parsed, tenant, decision, record)
+        call = agent_call(parsed, tenant, decision, record.request_id)
         started = await self.attempts.start(decision.choice.order, call, limits, deadline_s, record)
         record.target, record.release = started.target.id, started.target.release
         record.max_tokens = started.head.max_tokens
-        record.wait_ms = round((self.clock.now_s() - began_s) * 1000, 1)
+        record.wait_ms = round((started.head_s - began_s) * 1000, 1)
         if parsed.session_id and decision.guess.language != "und":
             self.sessions.remember_language(
                 session_key(tenant, parsed.session_id), decision.guess.language, self.clock.now_s()
@@ -154,21 +156,6 @@ class RequestPath:
         except (TimeoutError, GrixError):
             return LanguageGuess(session or "und", "Zyyy", 0.0, "session" if session else "none")
 
-    def _call(self, parsed: ParsedRequest, tenant: Tenant, decision: Decision, record: RequestRecord) -> AgentCall:
-        body = dict(parsed.body)
-        if parsed.kind == "chat":
-            template = decision.route.template
-            body["messages"] = merge_system(parsed.messages, template.system if template else None)
-        return AgentCall(
-            request_id=record.request_id,
-            kind=parsed.kind,
-            model=decision.route.agent.name,
-            body=body,
-            stream=parsed.stream,
-            max_tokens=decision.budget.max_tokens,
-            priority=tenant.priority,
-        )
-
     async def _stream(
         self, started: Started, deadline_s: float, record: RequestRecord, began_s: float
     ) -> AsyncGenerator[bytes, None]:
@@ -190,11 +177,12 @@ class RequestPath:
     def _refuse(self, error: GrixError, record: RequestRecord, began_s: float) -> Answer:
         record.outcome, record.error, record.status = error.status.outcome, error.reason, error.status.http
         self._finish(record, began_s)
-        told = {"content-type": "application/json", **error.headers()}
+        told = {"content-type": "application/json", **self.admission.told_later(error).headers()}
         if record.region:
             told["x-grix-region"] = record.region
         return Answer(error.status.http, told, error_json(error))
 
     def _finish(self, record: RequestRecord, began_s: float) -> None:
         record.total_ms = round((self.clock.now_s() - began_s) * 1000, 1)
+        self.admission.settle(record)
         self.journal.finished(record)

@@ -11,11 +11,13 @@ from typing import Any
 
 import httpx
 
+from serve_app.admission import Admission
 from serve_app.attempts import Attempts
 from serve_app.core import language, table
 from serve_app.core.retry import RetryBudget
 from serve_app.core.snapshots import Snapshot, Target, local_snapshot
 from serve_app.core.tenants import KeyIndex, hash_key
+from serve_app.edge.limits import LocalLimits
 from serve_app.edge.session_memory import SessionMemory
 from serve_app.openai_api import Api, Surface
 from serve_app.outcomes import GrixError
@@ -175,11 +177,13 @@ class Stage:
 
     def __post_init__(self) -> None:
         self.agents = FakeAgents(self.scripts)
+        self.limits = LocalLimits(self.clock.now_s)
         world = World(self.table, self.snapshot or local_snapshot(self.table, 1))
         self.path = RequestPath(
             world=lambda: world,
             keys=lambda: KeyIndex.of(self.table.tenants),
             detector=self.detector,
+            admission=Admission(lambda: self.limits, self.clock, lambda: 0.0),
             attempts=Attempts(self.agents, self.clock, self.budget, lambda: 0.0),
             sessions=SessionMemory(),
             clock=self.clock,

@@ -95,6 +95,15 @@ class TenantKey:
 
 
 @dataclass(frozen=True, slots=True)
+class TenantLimits:
+    """What a tenant may use in a region; ``None``: no limit of that kind."""
+
+    requests_per_minute: int | None = None
+    tokens_per_minute: int | None = None
+    concurrent: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Tenant:
     """Who may call, where its data may be, and which agents it may use (``None``: all)."""
 
@@ -105,6 +114,7 @@ class Tenant:
     budget: Budget = "as-is"
     agents: frozenset[str] | None = None
     operator: bool = False
+    limits: TenantLimits = field(default_factory=TenantLimits)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +125,15 @@ class Region:
     cloud: str
     residency: frozenset[str] = frozenset()
     gpu_hour_usd: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class AdmissionRules:
+    """What nobody may take alone: the share of batch work, and the slots of one trace or session."""
+
+    batch_share: float = 0.5
+    batch_priority_below: int = 50
+    slots_per_root: int = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,3 +148,4 @@ class Table:
     scoring: Scoring
     tenants: tuple[Tenant, ...]
     open_access: bool = False
+    admission: AdmissionRules = field(default_factory=AdmissionRules)

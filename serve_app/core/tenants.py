@@ -35,19 +35,32 @@ class KeyIndex:
         return found if same else None
 
 
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who is calling, and with which of the tenant's keys: an old key may go when nobody is seen with it."""
+
+    tenant: Tenant
+    key_id: str | None = None
+
+
 def hash_key(key: str) -> str:
     """SHA-256 (64 hex characters) of an API key."""
     return hashlib.sha256(key.encode("utf-8", "replace")).hexdigest()
 
 
 def authenticate(table: Table, index: KeyIndex, authorization: str | None, today: str) -> Tenant:
-    """The tenant of an ``Authorization: Bearer KEY`` header; ``today`` is an ISO date.
+    """The tenant of :func:`identify`."""
+    return identify(table, index, authorization, today).tenant
+
+
+def identify(table: Table, index: KeyIndex, authorization: str | None, today: str) -> Caller:
+    """Who sent an ``Authorization: Bearer KEY`` header; ``today`` is an ISO date.
 
     Raises:
         GrixError: ``no_api_key`` or ``bad_api_key``. Never says which part was wrong.
     """
     if table.open_access:
-        return ANYBODY
+        return Caller(ANYBODY)
     scheme, _, key = (authorization or "").strip().partition(" ")
     if scheme.lower() != "bearer" or not key.strip():
         raise GrixError("no_api_key", "Send an API key as 'Authorization: Bearer KEY'.")
@@ -57,7 +70,7 @@ def authenticate(table: Table, index: KeyIndex, authorization: str | None, today
     tenant, entry = found
     if entry.expires is not None and today > entry.expires:
         raise GrixError("bad_api_key", "This API key is not known here.")
-    return tenant
+    return Caller(tenant, entry.id)
 
 
 def check_residency(tenant: Tenant, zones: frozenset[str], data_class: str | None) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 
 from cluster_configs.bundle import Config
 from cluster_configs.table import table_of
+from serve_app.admission import Admission
 from serve_app.attempts import Attempts
 from serve_app.core import language
 from serve_app.core.retry import RetryBudget
@@ -17,6 +18,7 @@ from serve_app.core.tenants import KeyIndex
 from serve_app.edge import serve_config
 from serve_app.edge.clock import RealClock
 from serve_app.edge.language_id import LanguageId
+from serve_app.edge.limits import LocalLimits
 from serve_app.edge.session_memory import SessionMemory
 from serve_app.outcomes import GrixError
 from serve_app.ports import AgentCall, Frame, RequestRecord, World
@@ -70,10 +72,12 @@ def explain(config: Config, region_name: str, body: Mapping[str, Any], headers: 
     table = table_of(serve_config.router_config(config, region, engines, open_access=False))
     world = World(table, local_snapshot(table, 1))
     nobody, clock = _Nobody(), RealClock()
+    limits = LocalLimits(clock.now_s)
     path = RequestPath(
         world=lambda: world,
         keys=lambda: KeyIndex({}),
         detector=_Detector(config),
+        admission=Admission(lambda: limits, clock, lambda: 0.0),
         attempts=Attempts(nobody, clock, RetryBudget(), lambda: 0.0),
         sessions=SessionMemory(),
         clock=clock,

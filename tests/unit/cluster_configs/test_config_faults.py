@@ -63,7 +63,8 @@ spec: {version: "1", language: en, register: plain, system: Be brief.}
 ALL = "---\n".join([FEDERATION, AGENT, ALIAS, ROUTES, TENANT, TEMPLATE])
 _DURATION = "a duration such as 250ms, 5s, 30m or 1h30m"
 _REGION_KEYS = (
-    "name, cloud, location, gpuHourUsd, role, residency, acceptsSpill, gateway, http, routers, detectorPlacement, detectors"
+    "name, cloud, location, gpuHourUsd, role, residency, acceptsSpill, gateway, http, routers, detectorPlacement, "
+    "detectors, redis, admission"
 )
 
 

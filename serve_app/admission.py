@@ -1,0 +1,100 @@
+"""A request's way through the limits: what it asks for, the error when it may not, and the settling at its end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from serve_app.core import admission
+from serve_app.core.table import Table, Tenant
+from serve_app.decision import Decision
+from serve_app.openai_request import ParsedRequest
+from serve_app.outcomes import GrixError, Reason
+from serve_app.ports import Clock, Grant, Limits, RequestRecord
+
+_SAID: Final[dict[Reason, str]] = {
+    "requests_limit": "Tenant {tenant} has used its {rpm} requests per minute here.",
+    "tokens_limit": "Up to {tokens} tokens are needed; tenant {tenant} has less left of its {tpm} per minute here.",
+    "concurrency_limit": "Tenant {tenant} has as many requests running as it may have at once: {concurrent}.",
+    "root_limit": "This trace or session has as many requests running as it may have at once: {per_root}.",
+    "batch_limit": "Batch work has its share of the slots of {agent}.",
+}
+#: Retry-After is spread over this share of it, at least over one second, so that those who wait do not come together.
+JITTER_RATIO: Final = 0.2
+
+
+def ask_of(
+    table: Table, tenant: Tenant, parsed: ParsedRequest, decision: Decision, record: RequestRecord
+) -> admission.Ask:
+    """What a decided request asks of the limits: the most tokens it can come to, and its slots."""
+    agent = decision.route.agent
+    choices = parsed.body.get("n") or 1
+    return admission.Ask(
+        tenant=tenant.name,
+        tokens=decision.facts.prompt_tokens + decision.budget.max_tokens * choices,
+        requests_per_minute=tenant.limits.requests_per_minute,
+        tokens_per_minute=tenant.limits.tokens_per_minute,
+        slots=admission.slots_of(
+            table.admission,
+            tenant,
+            agent,
+            intent=parsed.intent,
+            traceparent=record.traceparent,
+            session_id=parsed.session_id,
+        ),
+    )
+
+
+@dataclass(slots=True)
+class Admission:
+    """The limits of this moment, and the grants of requests that run. ``jitter`` draws from [0, 1)."""
+
+    limits: Callable[[], Limits]
+    clock: Clock
+    jitter: Callable[[], float]
+    _held: dict[int, tuple[Limits, Grant, float]] = field(default_factory=dict)
+
+    async def admit(
+        self, table: Table, tenant: Tenant, parsed: ParsedRequest, decision: Decision, record: RequestRecord
+    ) -> None:
+        """Reserves what the request may use, until :meth:`settle`.
+
+        Raises:
+            GrixError: one of the limits, with when to come back.
+        """
+        limits, ask = self.limits(), ask_of(table, tenant, parsed, decision, record)
+        answer = await limits.admit(ask)
+        if isinstance(answer, admission.Refused):
+            said = _SAID[answer.reason].format(
+                tenant=tenant.name,
+                tokens=ask.tokens,
+                rpm=ask.requests_per_minute,
+                tpm=ask.tokens_per_minute,
+                concurrent=tenant.limits.concurrent,
+                per_root=table.admission.slots_per_root,
+                agent=decision.route.agent.name,
+            )
+            raise GrixError(answer.reason, said, retry_after_s=answer.retry_after_s)
+        record.limits_by, record.tokens_reserved = answer.decided_by, ask.tokens
+        self._held[id(record)] = (limits, answer, self.clock.now_s())
+
+    def settle(self, record: RequestRecord) -> None:
+        """Gives back what the request held and did not use; nothing for one that was never admitted."""
+        held = self._held.pop(id(record), None)
+        if held is None:
+            return
+        limits, grant, since_s = held
+        counted = (record.prompt_tokens, record.completion_tokens)
+        used = None if None in counted else sum(n or 0 for n in counted)
+        limits.settle(grant, admission.Spent(record.target is not None, used, self.clock.now_s() - since_s))
+
+    def told_later(self, error: GrixError) -> GrixError:
+        """The error with its Retry-After worked out and spread; others stay as they are.
+
+        Where nothing better is known, a place is free when an average request has ended.
+        """
+        if error.status.http in (429, 503):
+            known_s = self.limits().slot_free_s() if error.retry_after_s is None else error.retry_after_s
+            error.retry_after_s = known_s + self.jitter() * max(1.0, JITTER_RATIO * known_s)
+        return error
