@@ -91,6 +91,82 @@ async def test_back_pressure_of_the_last_target_is_final(reason: str) -> None:
     assert (run.asked, run.clock.slept_s) == (["cloud-a"], [])
 
 
+def busy(retry_after_s: float | None) -> tuple[Step, ...]:
+    return refused("overloaded", retry_after_s=retry_after_s)
+
+
+async def test_rte_21_a_busy_target_is_asked_again_when_it_said() -> None:
+    run = Run(busy(2.0), busy(2.0), GOOD, jitter=0.5)
+    assert await run.start(A) == "cloud-a"
+    assert run.clock.slept_s == pytest.approx([2.2, 2.2])
+
+
+async def test_rte_21_another_target_is_not_kept_waiting_for_what_the_first_said() -> None:
+    run = Run(busy(2.0), GOOD)
+    assert await run.start(A, B) == "cloud-b"
+    assert run.clock.slept_s == []
+
+
+@pytest.mark.parametrize(("limits", "left_s"), [(Timeouts(queue_s=3.0), 600.0), (Timeouts(), 3.0)])
+async def test_rte_22_a_wait_that_is_too_long_is_left_to_the_client(limits: Timeouts, left_s: float) -> None:
+    run = Run(busy(3.0), GOOD)
+    assert await run.start(A, limits=limits, left_s=left_s) == "overloaded"
+    assert run.clock.slept_s == []
+
+
+async def test_rte_22_the_soonest_time_to_come_back_is_told() -> None:
+    run = Run(busy(30.0), busy(40.0))
+    with pytest.raises(GrixError) as error:
+        await run.attempts.start((B, A), CALL, Timeouts(), 1e9, run.record)
+    assert error.value.retry_after_s == 30.0
+
+
+@pytest.mark.parametrize("script", [("hang",), (Accepted("t", "r"), "hang"), (Accepted("t", "r"), Head(), "hang")])
+async def test_the_total_limit_is_its_own_reason_wherever_it_ends(script: tuple[Step, ...]) -> None:
+    assert await Run(script, GOOD).start(A, B, left_s=0.0) == "total_timeout"
+
+
+@pytest.mark.parametrize(
+    "rest",
+    [
+        (failed("upstream_failed"),),
+        (Body(b'{"choices":[]}'), Tail("success")),
+        (Body(b'{"error":{"message":"no","code":500}}'), Tail("success")),
+        (Tail("success"),),
+        (),
+        refused("upstream_failed")[2:],
+    ],
+)
+async def test_req_33_an_unstreamed_answer_lost_after_its_head_is_asked_elsewhere(rest: tuple[Step, ...]) -> None:
+    run = Run((Accepted("t", "r"), Head(), *rest), GOOD)
+    assert await run.start(A, B) == "cloud-b"
+
+
+@pytest.mark.parametrize(
+    "rest",
+    [
+        (Body(b'data: {"choices":[],"error":{"code":502,"message":"no capacity"}}\n\n'), Tail("success")),
+        (Body(b"data: [DONE]\n\n"), Tail("success")),
+        (Body(b": hello\n\n"), failed("upstream_failed")),
+        (Tail("success"),),
+        (),
+    ],
+)
+async def test_str_03_a_stream_that_says_nothing_is_asked_elsewhere(rest: tuple[Step, ...]) -> None:
+    run = Run((Accepted("t", "r"), Head(), *rest), STREAMED)
+    started = await run.attempts.start((A, B), STREAM, Timeouts(), 1e9, run.record)
+    assert started.target.region == "cloud-b"
+    await close(started.frames)
+
+
+async def test_str_02_an_error_event_inside_a_stream_ends_it_with_what_was_said_before() -> None:
+    said, error = b'data: {"choices":[{"delta":{"content":"a"}}]}\n\n', b'data: {"error":{"message":"no"}}\n\n'
+    one = Body(said)
+    for frames in ((one, Body(said + error)), (Body(said + said + error),), (one, one, Body(error))):
+        got, reason, _, closed = await parts((Head(max_tokens=1), *frames, Tail("success")))
+        assert (b"".join(got), reason, closed) == (said + said, "upstream_failed", 1)
+
+
 async def test_the_third_attempt_is_the_last_one_over_targets_too() -> None:
     run = Run(refused("upstream_failed"))
     assert await run.start(A, B) == "upstream_failed"

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import get_args
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from serve_app.core.retry import ELSEWHERE, MAX_ATTEMPTS, SAME_TARGET, Again, RetryBudget, next_attempt
 from serve_app.outcomes import STATUS, Reason
@@ -40,6 +42,28 @@ def test_what_is_worth_the_same_target_is_worth_another_and_is_told_as_retryable
 def test_many_targets_are_still_three_attempts() -> None:
     assert next_attempt("overloaded", 2, 1, 9) == Again(2, 0.0)
     assert next_attempt("overloaded", 3, 2, 9) is None
+
+
+def test_rte_21_a_target_is_asked_again_when_it_said_and_not_before() -> None:
+    assert next_attempt("overloaded", 1, 0, 1, 2.0) == Again(0, 2.0)
+    assert next_attempt("overloaded", 2, 0, 1, 2.0) == Again(0, 2.0)
+    assert next_attempt("overloaded", 3, 0, 1, 2.0) is None
+    assert next_attempt("upstream_failed", 1, 0, 1, 2.0) == Again(0, 2.0)
+    assert next_attempt("upstream_failed", 2, 0, 1, 0.1) == Again(0, 1.5)
+    # Another target never said so.
+    assert next_attempt("overloaded", 1, 0, 2, 2.0) == Again(1, 0.0)
+    # What is not there did not say anything either.
+    assert next_attempt("no_target", 1, 0, 1, 5.0) == Again(0, 0.5)
+    assert next_attempt("bad_request", 1, 0, 1, 2.0) is None
+
+
+@given(st.lists(st.booleans(), max_size=400))
+def test_rte_21_retries_are_a_fifth_of_traffic_and_what_a_router_begins_with(spends: list[bool]) -> None:
+    budget, spent = RetryBudget(), 0
+    for i, wants in enumerate(spends, 1):
+        budget.earn()
+        spent += wants and budget.spend()
+        assert spent <= 0.2 * i + RetryBudget().saved + 1e-6
 
 
 def test_a_budget_is_spent_whole_and_earned_in_fifths() -> None:

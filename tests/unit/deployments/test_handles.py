@@ -131,6 +131,8 @@ async def test_a_call_that_was_accepted_is_left_to_its_replica(monkeypatch: pyte
         (WorkerCrashedError(), "replica_lost"),
         (RayError("a bug"), "upstream_failed"),
         (RayServeException("a bug"), "upstream_failed"),
+        # Between replicas that speak gRPC an exception comes out as itself.
+        (RuntimeError("a bug"), "upstream_failed"),
     ],
 )
 async def test_a_lost_replica_is_told_from_a_fault_in_one(
@@ -141,3 +143,24 @@ async def test_a_lost_replica_is_told_from_a_fault_in_one(
 
 async def test_a_call_without_any_frame_ends_without_one(monkeypatch: pytest.MonkeyPatch) -> None:
     assert await Stage(monkeypatch).run() == []
+
+
+@pytest.mark.parametrize("packets", [FRAMES, ((FRAMES[0] + FRAMES[1] + FRAMES[2]),), ((*FRAMES[1], *FRAMES[2]),)])
+async def test_str_14_closing_a_call_after_its_tail_aborts_nothing(
+    monkeypatch: pytest.MonkeyPatch, packets: tuple[Packet, ...]
+) -> None:
+    stage = Stage(monkeypatch, *packets)
+    frames = stage.agents.call(TARGET, CALL)
+    while not isinstance(await anext(frames), Tail):
+        continue
+    await frames.aclose()
+    assert stage.packets.cancelled == 0
+
+
+async def test_closing_a_call_before_its_tail_aborts_it_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = Stage(monkeypatch, *FRAMES)
+    frames = stage.agents.call(TARGET, CALL)
+    while not isinstance(await anext(frames), Body):
+        continue
+    await frames.aclose()
+    assert stage.packets.cancelled == 1
