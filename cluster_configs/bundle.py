@@ -39,6 +39,12 @@ def engine_owner(agents: Mapping[str, AgentPolicy], name: str) -> AgentPolicy:
     return policy if policy.spec.engine_of is None else agents[policy.spec.engine_of]
 
 
+def languages_named(config: Bundle) -> frozenset[str]:
+    """Languages that rules match or templates speak: one without a ratio is a language too."""
+    matched = {code for rule in config.routes.spec.rules for code in rule.match.lang or ()}
+    return frozenset(matched | config.templates.keys()) - {"und"}
+
+
 def to_document(document: Document) -> dict[str, Any]:
     """One document as plain JSON with the keys of YAML, every default written out."""
     return document.model_dump(mode="json", by_alias=True, exclude_none=True)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from cluster_configs import schema
-from cluster_configs.bundle import Bundle, engine_owner, from_bundle
+from cluster_configs.bundle import Bundle, engine_owner, from_bundle, languages_named
 from serve_app.core import table as core
 from serve_app.core.names import app_name, release_digest
 
@@ -29,6 +29,7 @@ def table_of(user_config: Mapping[str, Any]) -> core.Table:
             token_ratio=dict(routes.languages.token_ratio),
             min_confidence=routes.languages.min_confidence,
             equivalent=tuple(frozenset(group) for group in routes.languages.equivalent),
+            named=languages_named(bundle),
         ),
         scoring=core.Scoring(**routes.scoring.model_dump()),
         tenants=tuple(_tenant(t) for t in bundle.tenants.values()),

@@ -141,7 +141,7 @@ class RequestPath:
 
     async def _language(self, parsed: ParsedRequest, world: World, tenant: Tenant) -> LanguageGuess:
         """From the caller's header, else the detector, which keeps a session's language where it is in doubt."""
-        known = world.table.languages.token_ratio
+        known = world.table.languages.codes
         if parsed.language is not None:
             if parsed.language not in known:
                 raise bad("x-language", f"is not a language of this service; known: {', '.join(sorted(known))}.")

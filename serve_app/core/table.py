@@ -68,11 +68,20 @@ class Template:
 
 @dataclass(frozen=True, slots=True)
 class Languages:
-    """The matrix's languages: tokens against English, the confidence floor, and codes that mean the same."""
+    """The matrix's languages: tokens against English, the confidence floor, and codes that mean the same.
+
+    ``named`` are languages that a rule or a template names; they are told apart too, with a ratio or without.
+    """
 
     token_ratio: Mapping[str, float]
     min_confidence: float
     equivalent: tuple[frozenset[str], ...] = ()
+    named: frozenset[str] = frozenset()
+
+    @property
+    def codes(self) -> frozenset[str]:
+        """Every language a request can be in."""
+        return self.named | self.token_ratio.keys()
 
 
 @dataclass(frozen=True, slots=True)

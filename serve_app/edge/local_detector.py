@@ -25,7 +25,7 @@ class LocalDetector:
             text,
             self._model.predict,
             session_language,
-            languages=languages.token_ratio,
+            languages=languages.codes,
             min_confidence=languages.min_confidence,
             equivalent=languages.equivalent,
         )

@@ -7,7 +7,7 @@ import json
 from collections.abc import AsyncGenerator, Mapping
 from typing import Any
 
-from cluster_configs.bundle import Config
+from cluster_configs.bundle import Config, languages_named
 from cluster_configs.table import table_of
 from serve_app.admission import Admission
 from serve_app.attempts import Attempts
@@ -31,13 +31,14 @@ class _Detector:
     def __init__(self, config: Config) -> None:
         self._model = LanguageId()
         self._languages = config.routes.spec.languages
+        self._codes = languages_named(config) | self._languages.token_ratio.keys()
 
     async def detect(self, text: str, session_language: str | None) -> language.LanguageGuess:
         return language.decide(
             text,
             self._model.predict,
             session_language,
-            languages=list(self._languages.token_ratio),
+            languages=self._codes,
             min_confidence=self._languages.min_confidence,
             equivalent=self._languages.equivalent,
         )

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from cluster_configs.load import load_paths
 from cluster_configs.quantities import QuantityError, parse_duration_s
+from cluster_configs.table import table_of
 from cluster_configs.yaml_source import read
+from serve_app.core import rules
+from serve_app.core.language import decide
 from serve_app.core.tenants import KeyIndex, authenticate, hash_key
+from serve_app.edge.language_id import LanguageId
+from serve_app.edge.serve_config import router_config
 from serve_app.outcomes import GrixError
 from tests.fakes import a_table
-from tests.unit.cluster_configs.test_config_faults import AGENT, ALL, FEDERATION, ROUTES, TENANT
+from tests.unit.cluster_configs.test_config_faults import AGENT, ALL, FEDERATION, ROUTES, TEMPLATE, TENANT
 
 Check = Callable[..., list[str]]
 SHA = TENANT.split("sha256: ")[1].split("}")[0]
@@ -227,3 +234,20 @@ def test_more_config_numbers_of_the_wrong_kind_are_refused(check: Check) -> None
     for value in wrong:
         faults = check(AGENT + f"  maxReplicas: {value}\n", N="3")
         assert len(faults) == 1 and "spec.maxReplicas" in faults[0], value
+
+
+def test_more_config_a_language_without_a_ratio_is_still_a_language(tmp_path: Path) -> None:
+    """A rule and a template may name it: then texts in it are told apart, and its rule matches."""
+    french = TEMPLATE.replace("{name: en}", "{name: fr}").replace("language: en", "language: fr")
+    routes = changed(ROUTES, "match: {lang: ja}", "match: {lang: [ja, de]}")
+    file = tmp_path / "f.yaml"
+    file.write_text("---\n".join([FEDERATION, AGENT, routes, TENANT, TEMPLATE, french]))
+    config = load_paths([file], {})
+    region = config.federation.region("cloud-a")
+    assert region is not None
+    table = table_of(router_config(config, region, {"qwen-chat": "e" * 64}, open_access=False))
+    assert table.languages.codes == {"en", "ja", "de", "fr"}
+    told = decide("wo ist meine bestellung", LanguageId().predict, None, languages=table.languages.codes)
+    assert told.language == "de"
+    route = rules.route(table, table.tenants[0], rules.Facts("de", None, 10, "acme"), None, None)
+    assert route.rule == "ja"
