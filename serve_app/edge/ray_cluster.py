@@ -70,6 +70,11 @@ class Cluster:
         """A port of the block that Ray does not get: for Serve's HTTP entry."""
         return self.first_port + 9
 
+    @property
+    def redis_port(self) -> int:
+        """A port of the block that Ray does not get: for the region's embedded Redis."""
+        return self.first_port + 14
+
 
 @dataclass(frozen=True, slots=True)
 class Running:
@@ -191,6 +196,8 @@ def environment(cluster: Cluster, base: Mapping[str, str]) -> dict[str, str]:
         "DASHBOARD_METRIC_PORT": str(cluster.first_port + 11),
         # Before every HTTP server of Serve: bounded heads, and no header that Serve would stumble over.
         "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH": "serve_app.edge.http_guard:middlewares",
+        # Ray's workers are nice by 15, and engines with them: anything else on the machine would starve them.
+        "RAY_worker_niceness": "0",
         # A single node has nowhere to drain to.
         "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",
         # A policy that names a hub says otherwise for its own engine.
