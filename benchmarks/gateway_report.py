@@ -32,6 +32,8 @@ class Sample:
     failures: Mapping[str, int]
     figures: Mapping[str, float | None]
     client_cpu_ms_per_request: float | None
+    #: What neither the target nor the client used meanwhile: idle targets, and whatever else runs on the machine.
+    others_cores: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +64,13 @@ def spread(values: Iterable[float | None]) -> Spread | None:
 
 
 def sample_of(
-    model: str, load: str, target: str, number: int, answer: Mapping[str, Any], server_cpu_s: float
+    model: str,
+    load: str,
+    target: str,
+    number: int,
+    answer: Mapping[str, Any],
+    server_cpu_s: float,
+    others_cores: float,
 ) -> Sample:
     """One sample out of the client's answer."""
     ttft, total = answer["ttft_ms"], answer["total_ms"]
@@ -76,7 +84,7 @@ def sample_of(
         "cpu_ms_per_request": server_cpu_s * 1000 / done if done else None,
     }
     client_cpu_ms = answer["client_cpu_s"] * 1000 / done if done else None
-    return Sample(model, load, target, number, done, answer["failures"], figures, client_cpu_ms)
+    return Sample(model, load, target, number, done, answer["failures"], figures, client_cpu_ms, others_cores)
 
 
 def _in_order(names: Iterable[str]) -> list[str]:
@@ -143,6 +151,7 @@ class Report:
             {
                 **{"model": s.model, "load": s.load, "target": s.target, "round": s.round, "completed": s.completed},
                 **{"failures": dict(s.failures), "client_cpu_ms_per_request": s.client_cpu_ms_per_request},
+                **{"others_cores": round(s.others_cores, 3)},
                 **s.figures,
             }
             for s in self.samples
@@ -162,6 +171,13 @@ class Report:
             "q1_median_q3": told,
         }
 
+    def noise(self) -> str:
+        """How much of the machine went elsewhere: a run beside other work is told from a quiet one."""
+        found = spread(s.others_cores for s in self.samples)
+        if found is None:
+            return ""
+        return f"others on the machine, idle targets included: {_with_quartiles(found, 2)} cores"
+
     def table(self) -> str:
         """The figures for people."""
         out = []
@@ -172,7 +188,7 @@ class Report:
                 for target in self.targets:
                     if self.of(model, load, target):
                         out.append(self._line(model, load, target))
-        return "\n".join(out[1:])
+        return "\n".join([*out[1:], "", self.noise()])
 
     def _line(self, model: str, load: str, target: str) -> str:
         mine = self.of(model, load, target)

@@ -18,10 +18,12 @@ from typing import Any, Final
 from benchmarks import gateway_peers, gateway_targets
 from benchmarks.gateway_report import BASELINE, Report, Sample, sample_of
 from benchmarks.gateway_targets import MODEL_NAME, Target
-from benchmarks.processes import BenchmarkError, Child, cpu_of, spent_s
+from benchmarks.processes import TICKS_PER_S, BenchmarkError, Child, busy_ticks, cpu_of, spent_s
 
 #: Above this an idle target takes time from the one that is measured; in cores.
 IDLE_LIMIT_CORES: Final = 0.2
+#: Above this a sample tells more of the rest of the machine than of its target; in cores.
+NOISE_LIMIT_CORES: Final = 0.3
 IDLE_LOOK_S: Final = 2.0
 #: What stopping a model's servers takes.
 STOP_S: Final = 15.0
@@ -229,12 +231,16 @@ class Bench:
     ) -> None:
         for target in rotated(targets, number):
             job = job_for(target, size, 1 + number, **kind)
-            before = cpu_of(target.pids())
+            before, busy, began_s = cpu_of(target.pids()), busy_ticks(), time.monotonic()
             answer = self._client.ask(job)
-            sample = sample_of(model, load, target.name, number, answer, spent_s(before, cpu_of(target.pids())))
+            busy_s, lasted_s = (busy_ticks() - busy) / TICKS_PER_S, time.monotonic() - began_s
+            server_s = spent_s(before, cpu_of(target.pids()))
+            others_cores = max(0.0, busy_s - server_s - answer["client_cpu_s"]) / lasted_s
+            sample = sample_of(model, load, target.name, number, answer, server_s, others_cores)
             self.samples.append(sample)
             rate, failed = sample.figures["throughput_rps"] or 0.0, sum(sample.failures.values())
-            say(f"{model} round {number + 1}, {load}: {target.name} {rate:.1f} req/s, {failed} failed")
+            noise = f"; NOISE: others used {others_cores:.2f} cores" if others_cores > NOISE_LIMIT_CORES else ""
+            say(f"{model} round {number + 1}, {load}: {target.name} {rate:.1f} req/s, {failed} failed{noise}")
 
     def _capacity_rps(self, model: str) -> float:
         """What direct did at its best number of streams; the least that arrived where there is no direct."""

@@ -13,7 +13,7 @@ from benchmarks import gateway_peers
 from benchmarks.gateway import QUICK, parser, plan_of
 from benchmarks.gateway_run import Size, job_for, rotated
 from benchmarks.gateway_targets import Target, config_paths, direct_command, engine_of, flags, template_messages
-from benchmarks.processes import BenchmarkError, cpu_of, in_session, parse_stat, read_stat, rss_bytes, spent_s, start
+from benchmarks.processes import BenchmarkError, busy_ticks, cpu_of, in_session, parse_stat, read_stat, spent_s, start
 from cluster_configs.load import load_paths
 from serve_app.edge.serve_config import engine_resources
 
@@ -89,6 +89,11 @@ def test_cpu_of_a_process_that_began_in_between_counts_whole() -> None:
     assert spent_s(before, after) == 2.0
 
 
+def test_what_the_machine_did_leaves_idle_and_waiting_out() -> None:
+    assert busy_ticks("cpu  1 2 4 1000 2000 8 16 32 0 0\ncpu0 9 9") == 63
+    assert busy_ticks() > 0
+
+
 def test_a_child_leads_a_session_and_is_stopped_whole(tmp_path: Path) -> None:
     family = "import subprocess, sys; subprocess.Popen([sys.executable, '-c', 'input()'], stdin=subprocess.PIPE).wait()"
     child = start("family", [sys.executable, "-c", family], tmp_path)
@@ -96,7 +101,7 @@ def test_a_child_leads_a_session_and_is_stopped_whole(tmp_path: Path) -> None:
         while len(child.pids()) < 2:
             child.check()
         pids = child.pids()
-        assert set(cpu_of(pids)) and all(rss_bytes(pid) > 0 for pid in pids)
+        assert set(cpu_of(pids))
     finally:
         child.stop()
     assert in_session(child.process.pid) == []
@@ -112,7 +117,7 @@ def test_a_child_that_ended_tells_its_last_words(tmp_path: Path) -> None:
 def test_a_process_that_is_gone_has_no_stat() -> None:
     done = subprocess.Popen([sys.executable, "-c", ""])
     done.wait()
-    assert read_stat(done.pid) is None and rss_bytes(done.pid) == 0
+    assert read_stat(done.pid) is None
 
 
 def test_peers_are_found_where_they_are_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -44,7 +44,7 @@ def test_a_sample_out_of_an_answer() -> None:
         **{"ttft_ms": [1.0, 3.0], "total_ms": [10.0, 30.0], "failures": {"no [DONE]": 1}},
         **{"elapsed_s": 0.5, "client_cpu_s": 0.01},
     }
-    got = sample_of("m", "1", "grix", 0, answer, 0.1)
+    got = sample_of("m", "1", "grix", 0, answer, 0.1, 0.2)
     assert got.figures["throughput_rps"] == 4.0
     assert got.figures["total_p50_ms"] == 20.0 and got.figures["ttft_p50_ms"] == 2.0
     assert got.figures["cpu_ms_per_request"] == pytest.approx(50.0)
@@ -53,7 +53,7 @@ def test_a_sample_out_of_an_answer() -> None:
 
 def test_no_success_is_no_figure_not_zero() -> None:
     answer = {"ttft_ms": [], "total_ms": [], "failures": {"x": 3}, "elapsed_s": 0.5, "client_cpu_s": 0.01}
-    got = sample_of("m", "1", "grix", 0, answer, 0.1)
+    got = sample_of("m", "1", "grix", 0, answer, 0.1, 0.2)
     assert set(got.figures.values()) == {None}
     cell = Report([got], {}).as_json()["m"]["1"]["grix"]
     assert cell["throughput_rps"] is None and cell["failed"] == 3
@@ -87,6 +87,13 @@ def test_table_and_file_have_every_load(tmp_path: Path) -> None:
     assert full["facts"] == {"cores": 2} and len(full["samples"]) == 9
     grix = next(c for c in full["cells"] if c["target"] == "grix")
     assert grix["q1_median_q3"]["throughput_ratio"][1] == 0.8 and grix["completed"] == 30
+
+
+def test_a_noisy_machine_is_told() -> None:
+    answer = {"ttft_ms": [], "total_ms": [], "failures": {}, "elapsed_s": 0.5, "client_cpu_s": 0.01}
+    noisy = [sample_of("m", "1", "grix", n, answer, 0.1, cores) for n, cores in enumerate((0.5, 1.5))]
+    assert Report(noisy, {}).noise() == "others on the machine, idle targets included: 1.00 (0.75-1.25) cores"
+    assert Report(noisy, {}).full()["samples"][1]["others_cores"] == 1.5
 
 
 def test_picture_is_xml_with_a_bar_for_every_target() -> None:
