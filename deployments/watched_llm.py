@@ -69,6 +69,9 @@ class Watch:
 
 #: Engine priority of the replica's own probe: before everything.
 PROBE_PRIORITY: Final = -(10**6)
+#: What took longer was preempted meanwhile; it must not make a frozen engine hard to tell for good. With
+#: ``stall_after_s`` it stays below the time that Serve gives a health check.
+LONGEST_SEEN_S: Final = 25.0
 #: The call that this task serves.
 WATCH: Final[ContextVar[Watch | None]] = ContextVar("grix_watch", default=None)
 
@@ -182,4 +185,5 @@ class WatchedLLM(AsyncLLM):  # type: ignore[misc]
                 if state is not None:
                     watch.timed(state.stats)
             if watch.first_token_s is not None and watch.scheduled_s is not None:
-                self.longest_prefill_s = max(self.longest_prefill_s, watch.first_token_s - watch.scheduled_s)
+                prefill_s = min(watch.first_token_s - watch.scheduled_s, LONGEST_SEEN_S)
+                self.longest_prefill_s = max(self.longest_prefill_s, prefill_s)
