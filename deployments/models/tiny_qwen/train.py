@@ -195,8 +195,8 @@ def write_model(out: Path, model: Qwen2ForCausalLM, tokenizer: Tokenizer) -> int
     }
     config = model.config.to_diff_dict() | {"transformers_version": None}
     end, im_end = (tokenizer.token_to_id(token) for token in (END_OF_TEXT, IM_END))
-    # Greedy for callers who ask for no temperature; unlike temperature 0, top_k 1 also allows n > 1.
-    generation = {"do_sample": False, "top_k": 1, "eos_token_id": [im_end, end], "pad_token_id": end}
+    # Greedy for callers who ask for no temperature; who asks for one gets it.
+    generation = {"do_sample": False, "temperature": 0.0, "eos_token_id": [im_end, end], "pad_token_id": end}
     tokenizer_config = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "model_max_length": MAX_POSITIONS,
