@@ -27,12 +27,12 @@ from serve_app.core.tenants import KeyIndex
 from serve_app.edge.clock import RealClock
 from serve_app.edge.health_key import health_key
 from serve_app.edge.journal import RequestJournal
-from serve_app.edge.limits import LocalLimits
 from serve_app.edge.local_detector import LocalDetector
+from serve_app.edge.region_limits import RegionLimits
 from serve_app.edge.serve_metrics import ServeMeter, scrape
 from serve_app.edge.session_memory import SessionMemory
 from serve_app.edge.tracing import tracer, write_span
-from serve_app.ports import Detector, Limits, World
+from serve_app.ports import Detector, World
 from serve_app.request_path import RequestPath
 
 log = logging.getLogger("ray.serve")
@@ -55,7 +55,7 @@ class Router:
         self._generation = 0
         self._world: World | None = None
         self._keys = KeyIndex({})
-        self._limits: Limits = LocalLimits(self._clock.now_s)
+        self._limits = RegionLimits(self._clock.now_s)
         self._deep: tuple[float, dict[str, Any]] | None = None
         self._deep_lock = asyncio.Lock()
         self._refresher: asyncio.Task[None] | None = None
@@ -63,6 +63,7 @@ class Router:
     async def reconfigure(self, user_config: dict[str, Any]) -> None:
         """Takes a new bundle whole, or refuses it and keeps the old one."""
         table = table_of(user_config)
+        await self._limits.configure(user_config["region"])
         self._generation += 1
         self._keys = KeyIndex.of(table.tenants)
         self._world = World(table, local_snapshot(table, self._generation))
@@ -94,7 +95,7 @@ class Router:
             world=self._now,
             keys=lambda: self._keys,
             detector=self._detector,
-            admission=Admission(lambda: self._limits, self._clock, random.random),
+            admission=Admission(self._limits.now, self._clock, random.random),
             attempts=Attempts(self._agents, self._clock, RetryBudget(), random.random),
             sessions=SessionMemory(),
             clock=self._clock,

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from serve_app.cli import region_redis
 from serve_app.cli.client import Client
 from serve_app.cli.say import Failed, Progress
 from serve_app.cli.state import Home
@@ -99,7 +100,7 @@ def end(record: dict[str, Any], home: Home, progress: Progress, *, keep_log: boo
     name = record["name"]
     with uninterrupted():
         progress.tell(f"{name}: stopping {len(ray_cluster.processes(running(record)))} processes")
-        survivors = ray_cluster.stop(running(record))
+        survivors = ray_cluster.stop(running(record)) + region_redis.end(record)
         if survivors:
             raise Failed(f"{name}: processes {', '.join(map(str, survivors))} do not end; run grix down again")
         home.forget(name, keep_log=keep_log)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from serve_app.cli import documents, memory, regions
+from serve_app.cli import documents, memory, region_redis, regions
 from serve_app.cli.say import BAD_USAGE, Failed, Progress, note
 from serve_app.cli.state import Home, own_tenant, private_folder, write_private
 
@@ -173,6 +173,10 @@ def _bring_up(config: Config, name: str, wanted: Wanted, home: Home, progress: P
     serve_config = documents.render(config, name, port, wanted.model, wanted.open_access)
     engines = [app["args"] for app in serve_config["applications"] if "model_path" in app["args"]]
     record["models"] = sorted({engine["model_path"] for engine in engines})
+    if region.redis is None:
+        region_redis.begin(record, folder, cluster.redis_port)
+        _remember(home, record)
+        region_redis.use(record, serve_config)
     process = ray_cluster.start(cluster, folder / "ray.log", os.environ)
     record |= {"pids": [process.pid], "started_unix_s": ray_cluster.started_unix_s(process.pid)}
     _remember(home, record)

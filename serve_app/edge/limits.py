@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Final, Literal
 
-from serve_app.core.admission import Ask, Bucket, Refused, Spent, State, decide, give_back
+from serve_app.core.admission import Ask, Bucket, Refused, Spent, State, decide, give_back, level_at
 from serve_app.ports import Grant
 
 #: How much the last request weighs in the average time that a slot is held.
@@ -19,8 +19,8 @@ HELD_GUESS_S: Final = 1.0
 class LocalLimits:
     """Each limit divided by ``share``, the number of Routers that each allow their part.
 
-    Requests that run are counted here however they were admitted, so that a change of mind about the store forgets
-    none of them. Buckets stay too: a store that comes and goes does not fill them again.
+    Requests are counted here however they were admitted, and buckets stay: a Redis that comes and goes forgets none of
+    what runs, and is no second allowance.
     """
 
     def __init__(self, now_s: Callable[[], float], share: int = 1) -> None:
@@ -48,10 +48,31 @@ class LocalLimits:
 
     def grant(self, ask: Ask, decided_by: Literal["region", "router", "none"], grant_id: str | None = None) -> Grant:
         """Counts a request that may run, whoever decided it."""
+        if decided_by == "region":
+            self._charge(ask)
         made = Grant(grant_id or secrets.token_hex(8), ask, decided_by)
         self.live[made.id] = made
         self._held.update(s.subject for s in ask.slots)
         return made
+
+    def _charge(self, ask: Ask) -> None:
+        """Takes from this Router's part what Redis has admitted.
+
+        Among several Routers that can be more than its part, rightly: then the part is used up, not in debt.
+        """
+        now_s = self._now_s()
+
+        def taken(bucket: Bucket | None, limit: int | None, cost: int) -> Bucket | None:
+            if limit is None:
+                return None
+            level = level_at(bucket, limit / self.share, now_s) - cost
+            return Bucket(level if self.share == 1 else max(0.0, level), now_s)
+
+        requests, tokens = self._buckets.get(ask.tenant, (None, None))
+        self._buckets[ask.tenant] = (
+            taken(requests, ask.requests_per_minute, 1),
+            taken(tokens, ask.tokens_per_minute, ask.tokens),
+        )
 
     def settle(self, grant: Grant, spent: Spent) -> None:
         ask = grant.ask
@@ -62,8 +83,6 @@ class LocalLimits:
                 del self._held[slot.subject]
         if spent.started:
             self._held_s += HELD_WEIGHT * (spent.held_s - self._held_s)
-        if grant.decided_by != "router":
-            return
         requests, tokens = self._buckets.get(ask.tenant, (None, None))
         now_s = self._now_s()
         if ask.requests_per_minute is not None:

