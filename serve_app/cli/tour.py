@@ -67,7 +67,7 @@ STOPS: Final = (
     Stop("ko long", "지난주에 주문한 상품이 현재 어떤 상태인지 확인 부탁드립니다", _in("ko"), "order_status"),
     Stop("id short", "Saya lupa kata sandi", _in("id", "ms"), "reset_password"),
     Stop("id long", "Barang sudah saya kirim balik, tapi uangnya belum kembali", _in("id", "ms"), "refund_status"),
-    Stop("ar short", "أريد إرجاع المنتج", _in("ar"), "return_item"),
+    Stop("ar short", "كيف أرجع منتجاً؟", _in("ar"), "return_item"),
     Stop("ar long", "هل يمكنكم إخباري كيف أنشئ كلمة مرور جديدة؟", _in("ar"), "reset_password"),
     Stop("mixed zh+en", "您好，我的 iPhone 订单到哪了？", _in("zh"), "order_status"),
     Stop("ja stream", "パスワードの再設定はどうすればいいですか？", _in("ja"), "reset_password", "stream"),
