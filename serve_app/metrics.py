@@ -53,6 +53,22 @@ TABLE: Final[tuple[Metric, ...]] = (
         MS_BUCKETS,
     ),
     Metric("grix_total_ms", "histogram", "From arrival to the last byte.", ("region", "agent"), MS_BUCKETS),
+    Metric(
+        "grix_tenant_requests_total", "counter", "Requests of a tenant that ended.", ("region", "tenant", "outcome")
+    ),
+    Metric("grix_limited_total", "counter", "Requests that a limit refused.", ("region", "tenant", "reason")),
+    Metric(
+        "grix_admissions_total",
+        "counter",
+        "Admitted requests by who decided: the region's Redis, this Router alone, or nobody as there is no limit.",
+        ("region", "decided_by"),
+    ),
+    Metric(
+        "grix_reserved_tokens_total",
+        "counter",
+        "Tokens reserved for a tenant's admitted requests; what was used is in the two counters of tokens.",
+        ("region", "tenant"),
+    ),
     Metric("grix_prompt_tokens_total", "counter", "Prompt tokens.", ("region", "agent", "tenant")),
     Metric("grix_completion_tokens_total", "counter", "Answer tokens.", ("region", "agent", "tenant")),
     Metric(

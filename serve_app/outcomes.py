@@ -88,6 +88,12 @@ STATUS: Final[dict[Reason, Status]] = {
 }
 
 
+#: A tenant's or the region's limits said no, before anything ran.
+LIMITED: Final[frozenset[Reason]] = frozenset(
+    {"requests_limit", "tokens_limit", "concurrency_limit", "root_limit", "batch_limit"}
+)
+
+
 class GrixError(Exception):
     """A request that ends with an error of ours.
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any, Final, Protocol
 
+from serve_app.outcomes import LIMITED
 from serve_app.ports import RequestRecord
 
 KEPT: Final = 10_000
@@ -65,6 +66,17 @@ class RequestJournal:
         self._span(record)
         log.info("request %s", log_line(plain))
 
+    def _measure_tenant(self, record: RequestRecord, region: str) -> None:
+        if record.tenant is None:
+            return
+        whose = {"region": region, "tenant": record.tenant}
+        self._meter.add("grix_tenant_requests_total", {**whose, "outcome": record.outcome or "none"}, 1)
+        if record.error in LIMITED:
+            self._meter.add("grix_limited_total", {**whose, "reason": str(record.error)}, 1)
+        if record.limits_by is not None:
+            self._meter.add("grix_admissions_total", {"region": region, "decided_by": record.limits_by}, 1)
+            self._meter.add("grix_reserved_tokens_total", whose, record.tokens_reserved or 0)
+
     def _measure(self, record: RequestRecord) -> None:
         region, agent = record.region or "none", record.agent or "none"
         language = record.language or "none"
@@ -74,6 +86,7 @@ class RequestJournal:
         self._meter.add("grix_requests_total", ended, 1)
         if record.error is not None:
             self._meter.add("grix_errors_total", {"region": region, "reason": record.error}, 1)
+        self._measure_tenant(record, region)
         if len(record.attempts) > 1:
             self._meter.add("grix_retries_total", where, len(record.attempts) - 1)
         for name in ("queue_wait_ms", "wait_ms", "first_token_ms", "total_ms"):

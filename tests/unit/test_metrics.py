@@ -19,6 +19,10 @@ def test_names_are_unique_and_found() -> None:
         "grix_wait_ms",
         "grix_first_token_ms",
         "grix_total_ms",
+        "grix_tenant_requests_total",
+        "grix_limited_total",
+        "grix_admissions_total",
+        "grix_reserved_tokens_total",
         "grix_prompt_tokens_total",
         "grix_completion_tokens_total",
         "grix_completion_tokens",
@@ -33,7 +37,7 @@ def test_a_metric_is_well_formed(metric: Metric) -> None:
     assert metric.name.endswith("_total") == (metric.kind == "counter")
     assert bool(metric.buckets) == (metric.kind == "histogram")
     # Nothing of a request itself, which would have no bound.
-    assert set(metric.labels) <= {"region", "agent", "language", "outcome", "status", "reason", "tenant"}
+    assert set(metric.labels) <= {"region", "agent", "language", "outcome", "status", "reason", "tenant", "decided_by"}
     assert metric.labels[0] == "region"
 
 

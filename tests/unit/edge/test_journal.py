@@ -29,6 +29,9 @@ def test_a_success_is_counted_and_measured() -> None:
     made.finished(record)
     assert meter.added == [
         ("grix_requests_total", {**SPOKEN, "outcome": "success", "status": "200"}, 1),
+        ("grix_tenant_requests_total", {"region": "cloud-a", "tenant": "acme", "outcome": "success"}, 1),
+        ("grix_admissions_total", {"region": "cloud-a", "decided_by": "region"}, 1),
+        ("grix_reserved_tokens_total", {"region": "cloud-a", "tenant": "acme"}, 107),
         ("grix_prompt_tokens_total", PAID, 7),
         ("grix_completion_tokens_total", PAID, 3),
     ]
@@ -53,6 +56,16 @@ def test_a_refusal_that_knows_nothing_claims_nothing() -> None:
     assert meter.observed == [("grix_total_ms", {"region": "none", "agent": "none"}, 0.0)]
 
 
+def test_a_request_that_a_limit_refused_is_counted_for_its_tenant() -> None:
+    made, meter, _ = journal()
+    record = RequestRecord("r1", tenant="acme", region="cloud-a", outcome="rejected", error="root_limit", status=429)
+    made.finished(record)
+    whose = {"region": "cloud-a", "tenant": "acme"}
+    assert ("grix_limited_total", {**whose, "reason": "root_limit"}, 1) in meter.added
+    assert ("grix_tenant_requests_total", {**whose, "outcome": "rejected"}, 1) in meter.added
+    assert "grix_admissions_total" not in {name for name, _, _ in meter.added}
+
+
 def test_retries_and_truncation_are_counted() -> None:
     made, meter, _ = journal()
     attempts = [{"target": "a", "result": "upstream_failed", "ms": 1.0}] * 2 + [{"target": "a", "result": "started"}]
@@ -65,7 +78,7 @@ def test_retries_and_truncation_are_counted() -> None:
 
 def test_every_number_has_the_labels_of_the_table() -> None:
     made, meter, _ = journal()
-    made.finished(a_record(attempts=[{}, {}], finish_reason="length", error="upstream_failed"))
+    made.finished(a_record(attempts=[{}, {}], finish_reason="length", error="requests_limit"))
     given = meter.added + meter.observed
     assert {name for name, _, _ in given} == set(BY_NAME)
     assert all(tuple(sorted(labels)) == tuple(sorted(BY_NAME[name].labels)) for name, labels, _ in given)
