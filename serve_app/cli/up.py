@@ -61,7 +61,8 @@ def up(wanted: Wanted, home: Home, progress: Progress) -> tuple[dict[str, Any], 
         missing = [name for name in names if name not in have]
         try:
             for name in missing:
-                _bring_up(config, name, wanted, home, progress)
+                with _port_held(config, name) as free:
+                    _bring_up(config, name, wanted, free, home, progress)
         except BaseException:
             for record in home.read()["regions"]:
                 if record["name"] in missing:
@@ -121,7 +122,24 @@ def check_memory(config: Config, region: Region, model: str | None) -> memory.Bu
     return memory.budget(needs, routers=region.routers, detectors=detectors, available_bytes=available)
 
 
-def _bring_up(config: Config, name: str, wanted: Wanted, home: Home, progress: Progress) -> None:
+@contextmanager
+def _port_held(config: Config, name: str) -> Iterator[bool]:
+    """Whether the region's own HTTP port is free; it is kept from other regions until this one listens."""
+    from serve_app.edge import ports_free
+
+    region = config.federation.region(name)
+    assert region is not None
+    holder = ports_free.hold(region.http.port)
+    try:
+        yield holder is not None
+    finally:
+        if holder is not None:
+            holder.close()
+
+
+def _bring_up(
+    config: Config, name: str, wanted: Wanted, port_is_free: bool, home: Home, progress: Progress
+) -> None:
     from serve_app.edge import ports_free, ray_cluster
 
     region = config.federation.region(name)
@@ -154,7 +172,7 @@ def _bring_up(config: Config, name: str, wanted: Wanted, home: Home, progress: P
     total_s = max(agent.spec.timeouts.total_s for agent in config.agents.values())
     haproxy_total_s = total_s if http.profile == "fast" else None
     cluster = ray_cluster.Cluster(first_port, token_file.resolve(), temp_dir, cpus, haproxy_total_s)
-    port = region.http.port if ports_free.is_free(region.http.port) else cluster.spare_port
+    port = region.http.port if port_is_free else cluster.spare_port
     host = "127.0.0.1" if region.http.host in ("0.0.0.0", "::", "localhost") else region.http.host
     record: dict[str, Any] = {
         "name": name,

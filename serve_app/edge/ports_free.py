@@ -23,6 +23,25 @@ def is_free(port: int) -> bool:
     return True
 
 
+def hold(port: int) -> socket.socket | None:
+    """A socket that keeps ``port`` from everybody but servers that share ports, or ``None`` when it is taken.
+
+    Serve's proxies share: two regions that begin at once would each find the port free and then answer each other's
+    clients. Close it when the server listens.
+    """
+    holder = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        holder.bind(("", port))
+    except OSError:
+        holder.close()
+        return None
+    # From here on nobody binds the port who does not share it; the order makes the first bind exclusive.
+    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
+    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    return holder
+
+
 def free_block(size: int, rng: random.Random, free: Callable[[int], bool] = is_free) -> int:
     """First port of ``size`` free ports in a row; the search begins at a random place.
 

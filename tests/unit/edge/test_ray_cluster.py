@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from serve_app.edge import ray_cluster
+from serve_app.edge import ports_free, ray_cluster
 from serve_app.edge.ports_free import HIGHEST, LOWEST, free_block, is_free
 from serve_app.edge.ray_cluster import BLOCK, MARK, Cluster, Running
 
@@ -182,3 +182,18 @@ def test_remembered_files_go_when_they_are_still_the_same(tmp_path: Path) -> Non
     running = Running(None, 0.0, tmp_path / "none", {str(same): inode, str(other): inode, "/no/such": 1})
     assert ray_cluster.stop(running) == []
     assert not same.exists() and other.exists()
+
+
+def test_a_held_port_is_only_for_a_server_that_shares_it() -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    holder = ports_free.hold(port)
+    assert holder is not None
+    with holder, socket.socket() as server:
+        assert ports_free.hold(port) is None and not ports_free.is_free(port)
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        server.bind(("127.0.0.1", port))
+        server.listen()
+        with socket.create_connection(("127.0.0.1", port)):
+            server.accept()[0].close()
