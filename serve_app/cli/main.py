@@ -140,6 +140,19 @@ def _demo(args: argparse.Namespace) -> int:
     return demo.run(_wanted(args), Home.here(), keep=keep, as_json=args.json)
 
 
+def _key(args: argparse.Namespace) -> int:
+    from datetime import UTC, datetime
+
+    from serve_app.cli import key
+
+    made = key.new(args.tenant, args.expires, datetime.now(UTC).date())
+    if args.json:
+        out_json(made)
+    else:
+        out(key.text_of(made))
+    return OK
+
+
 def _port(text: str) -> int:
     if not text.isdecimal() or not 1 <= int(text) <= 65535:
         raise argparse.ArgumentTypeError(f"'{text}' is no port; allowed: 1 to 65535")
@@ -204,6 +217,11 @@ def parser() -> argparse.ArgumentParser:
     explain.add_argument("--region", metavar="NAME")
     explain.add_argument("--tenant", metavar="NAME", help="as this tenant")
     explain.add_argument("--json", action="store_true")
+    key = add("key", _key, "make an API key; it is shown once")
+    key.add_argument("action", choices=["new"])
+    key.add_argument("tenant", metavar="TENANT")
+    key.add_argument("--expires", metavar="DAY", help="last day it is valid (UTC), as 2027-06-30")
+    key.add_argument("--json", action="store_true")
     demo = add("demo", _demo, "up, a tour in many languages, down")
     add_up(demo)
     demo.add_argument("--keep", action="store_true", help="leave the region up (or KEEP=1)")

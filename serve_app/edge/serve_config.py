@@ -15,6 +15,8 @@ from serve_app.edge.model_files import as_model_path, hub_revision, model_digest
 RESOURCES_VARIABLE: Final = "GRIX_ENGINE_RESOURCES"
 #: Router and gateway do their own admission; Serve's default of 5 would be a hidden one.
 INGRESS_ONGOING: Final = 10_000
+#: Requests that may wait in the proxy while every Router is full; by default there is no bound.
+INGRESS_QUEUED: Final = 1_000
 #: A slice of a core for the thin deployments, so that a two-core machine can hold them all.
 THIN_CPUS: Final = 0.1
 #: Calls that may wait in a Router's handle, for each slot of an engine: more than can be served in time is refused.
@@ -151,6 +153,7 @@ def _router_app(
         "name": "Router",
         "num_replicas": region.routers,
         "max_ongoing_requests": INGRESS_ONGOING,
+        "max_queued_requests": INGRESS_QUEUED,
         "graceful_shutdown_timeout_s": total_s,
         "health_check_period_s": 2.0,
         "user_config": user_config,
@@ -160,6 +163,7 @@ def _router_app(
         "name": "LanguageDetector",
         "num_replicas": region.detectors,
         "max_ongoing_requests": 1000,
+        "max_queued_requests": 1000,
         "user_config": detector_config,
         "ray_actor_options": thin,
     }

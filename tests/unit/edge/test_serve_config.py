@@ -147,6 +147,7 @@ def test_router_and_detector_are_thin_and_do_their_own_admission(tmp_path: Path)
         "name": "Router",
         "num_replicas": router["num_replicas"],
         "max_ongoing_requests": 10_000,
+        "max_queued_requests": 1_000,
         "graceful_shutdown_timeout_s": 600.0,
         "health_check_period_s": 2.0,
         "ray_actor_options": {"num_cpus": 0.1},
@@ -155,6 +156,7 @@ def test_router_and_detector_are_thin_and_do_their_own_admission(tmp_path: Path)
         "name": "LanguageDetector",
         "num_replicas": detector["num_replicas"],
         "max_ongoing_requests": 1000,
+        "max_queued_requests": 1000,
         "user_config": {
             "languages": ["ar", "en", "es", "id", "ja", "ko", "th", "vi", "zh", "zh-Hant"],
             "equivalent": [["id", "ms"]],
