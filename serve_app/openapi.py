@@ -146,14 +146,14 @@ def _header(name: str, told: str, **schema: Any) -> Schema:
 
 
 _HEADERS: Final[list[Schema]] = [
-    _header("x-request-id", "the request's id", pattern="^[A-Za-z0-9._:-]{1,128}$"),
-    _header("x-language", "the language, instead of a guess", pattern="^[A-Za-z-]{1,20}$"),
+    _header("x-request-id", "the request's id", pattern="^[A-Za-z0-9._:-]{0,128}$"),
+    _header("x-language", "the language, instead of a guess", pattern="^[A-Za-z-]{0,20}$"),
     *(
-        _header(f"x-{name}", "wins over metadata", pattern="^[A-Za-z0-9._-]{1,256}$")
+        _header(f"x-{name}", "wins over metadata", pattern="^[A-Za-z0-9._-]{0,256}$")
         for name in ("session-id", "user-id", "route-hint", "task-type", "data-class")
     ),
     *(
-        _header(f"x-grix-{name}-timeout", "shortens a limit", pattern="^[1-9][0-9]{0,3}(ms|s|m)$")
+        _header(f"x-grix-{name}-timeout", "shortens a limit", pattern="^([1-9][0-9]{0,3}(ms|s|m))?$")
         for name in ("queue", "first-byte", "total")
     ),
 ]
@@ -161,7 +161,7 @@ _HEADERS: Final[list[Schema]] = [
 
 def _call(kind: Kind, name: str) -> Schema:
     ok = _json("the answer; with stream: true its events", _ref(f"{name}Answer"))
-    ok["content"]["text/event-stream"] = {"schema": _TEXT}
+    ok["content"]["text/event-stream"] = {}
     body = {"required": True, "content": {"application/json": {"schema": _ref(f"{name}Request")}}}
     more = {"requestBody": body, "parameters": _HEADERS}
     return {"post": _operation(f"create{name}", "Answers a request of this kind.", ok, **more)}
@@ -176,14 +176,12 @@ def _list_of(item: Schema) -> Schema:
     return {"type": "object", "required": list(listed), "properties": listed}
 
 
-_DEEP: Final[list[Schema]] = [
-    {
-        "name": "deep",
-        "in": "query",
-        "schema": {"enum": ["1", "true"]},
-        "description": "whether an agent makes tokens; needs the health key or loopback",
-    }
-]
+_DEEP: Final[Schema] = {
+    "name": "deep",
+    "in": "query",
+    "schema": {},
+    "description": "1 or true: whether an agent makes tokens; needs the health key or loopback",
+}
 
 
 def _get(identifier: str, summary: str, ok: Schema, **more: Any) -> Schema:
@@ -200,7 +198,7 @@ def _paths() -> Schema:
         "/v1/completions": _call("completion", "Completion"),
         "/v1/models": _get("listModels", "auto and the agents of this key.", _json("a list", _list_of(_MODEL))),
         "/v1/models/{model}": _get("readModel", "One of them.", _json("a model", _MODEL), parameters=_in_path("model")),
-        "/healthz": _get("readHealth", "Whether it can answer.", some, parameters=_DEEP, security=[]),
+        "/healthz": _get("readHealth", "Whether it can answer.", some, parameters=[_DEEP], security=[]),
         "/metrics": _get("readMetrics", "For operators, or from loopback.", plain, security=[{}, {"key": []}]),
         "/grix/explain": {"post": told},
         "/grix/requests/{request_id}": _get(
