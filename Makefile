@@ -27,5 +27,5 @@ peers:            ## other gateways for the benchmark, into .venv-peers (optiona
 
 clean:            ## take a region of this folder down, remove what was made here
 	@if [ -x $(VENV)/grix ]; then $(VENV)/grix down; fi
-	rm -rf .venv .venv-peers .grix .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-peers .grix .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache tests/e2e/node/node_modules
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
