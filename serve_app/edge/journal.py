@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import logging
+import zlib
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from dataclasses import fields
 from typing import Any, Final, Protocol
 
 from serve_app.outcomes import LIMITED
@@ -15,6 +16,7 @@ from serve_app.ports import RequestRecord
 KEPT: Final = 10_000
 log = logging.getLogger("ray.serve")
 
+_FIELDS: Final = tuple(f.name for f in fields(RequestRecord))
 #: Left out of the log line: bulky, and in the record for ``explain``.
 _NOT_LOGGED: Final = ("candidates",)
 #: What a caller wrote stands in a log line up to here.
@@ -49,16 +51,19 @@ class RequestJournal:
         self._span = span
         self._meter = meter
         self._kept = kept
-        self._last: OrderedDict[str, dict[str, Any]] = OrderedDict()
+        # Packed: thousands of records as objects would be most of a Router's memory.
+        self._last: OrderedDict[str, bytes] = OrderedDict()
 
     def find(self, request_id: str) -> dict[str, Any] | None:
         """The record of one of the last requests, or ``None``."""
-        return self._last.get(request_id)
+        packed = self._last.get(request_id)
+        found: dict[str, Any] | None = None if packed is None else json.loads(zlib.decompress(packed))
+        return found
 
     def finished(self, record: RequestRecord) -> None:
         """Records a request that has ended. Never raises on odd text."""
-        plain = asdict(record)
-        self._last[record.request_id] = plain
+        plain = {name: getattr(record, name) for name in _FIELDS}
+        self._last[record.request_id] = zlib.compress(json.dumps(plain, default=str).encode(), 1)
         self._last.move_to_end(record.request_id)
         while len(self._last) > self._kept:
             self._last.popitem(last=False)

@@ -236,6 +236,8 @@ def render(
     total_s = max(a.spec.timeouts.total_s for a in agents.values())
     return {
         "proxy_location": "HeadOnly",
+        # The Router logs each request once, with all that is known of it; Serve would at each hop.
+        "logging_config": {"enable_access_log": False},
         "http_options": {"host": http_host, "port": http_port, **_tls(region)},
         "applications": [
             _router_app(config, region, engines, total_s, open_access),

@@ -47,6 +47,7 @@ def test_one_router_and_one_engine_that_four_agents_share() -> None:
     made = rendered(local())
     assert {k: v for k, v in made.items() if k != "applications"} == {
         "proxy_location": "HeadOnly",
+        "logging_config": {"enable_access_log": False},
         "http_options": {"host": "127.0.0.1", "port": 8000},
     }
     router, engine = made["applications"]
