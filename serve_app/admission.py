@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from serve_app.core import admission
+from serve_app.core import admission, budget
 from serve_app.core.table import Table, Tenant
 from serve_app.decision import Decision
 from serve_app.openai_request import ParsedRequest
@@ -30,9 +30,12 @@ def ask_of(
     """What a decided request asks of the limits: the most tokens it can come to, and its slots."""
     agent = decision.route.agent
     choices = parsed.body.get("n") or 1
+    # The estimate for rules is of what the caller wrote; the template's words are paid for too.
+    template = decision.route.template if parsed.kind == "chat" else None
+    added = budget.estimate_prompt_tokens([{"content": template.system}]) if template is not None else 0
     return admission.Ask(
         tenant=tenant.name,
-        tokens=decision.facts.prompt_tokens + decision.budget.max_tokens * choices,
+        tokens=decision.facts.prompt_tokens + added + decision.budget.max_tokens * choices,
         requests_per_minute=tenant.limits.requests_per_minute,
         tokens_per_minute=tenant.limits.tokens_per_minute,
         slots=admission.slots_of(

@@ -25,8 +25,10 @@ from serve_app.ports import Grant
 
 log = logging.getLogger("ray.serve")
 
-#: A Redis that does not answer in this time is treated as down until a beat comes through.
+#: A request waits this long for Redis; without an answer Redis is treated as down until a beat comes through.
 CALL_LIMIT_S: Final = 0.05
+#: The same for calls that no request waits for: a process that stood still for a moment has not lost its Redis.
+BACKGROUND_LIMIT_S: Final = 0.25
 BEAT_S: Final = 1.0
 #: How often a Redis that is down is tried.
 TRY_AGAIN_S: Final = 0.25
@@ -58,9 +60,9 @@ def connect(url: str, password_file: str | None) -> Redis:
         url,
         password=password,
         max_connections=CONNECTIONS,
-        timeout=CALL_LIMIT_S,
-        socket_connect_timeout=CALL_LIMIT_S,
-        socket_timeout=CALL_LIMIT_S,
+        timeout=BACKGROUND_LIMIT_S,
+        socket_connect_timeout=BACKGROUND_LIMIT_S,
+        socket_timeout=BACKGROUND_LIMIT_S,
         retry=Retry(NoBackoff(), 0),
         decode_responses=True,
     )
@@ -193,7 +195,7 @@ class SharedLimits:
                 self._calls.clear()
 
     async def _send(self, some: Sequence[_Call]) -> None:
-        async with asyncio.timeout(CALL_LIMIT_S), self._client.pipeline(transaction=False) as pipe:
+        async with asyncio.timeout(BACKGROUND_LIMIT_S), self._client.pipeline(transaction=False) as pipe:
             for call in some:
                 pipe.evalsha(_DIGESTS[call.script], len(call.keys), *call.keys, *call.args)
             results = await pipe.execute()
@@ -220,7 +222,7 @@ class SharedLimits:
         """Says that this Router lives, learns how many do, and keeps the leases of what runs."""
         if not self.up:
             for script in _DIGESTS:
-                async with asyncio.timeout(CALL_LIMIT_S):
+                async with asyncio.timeout(BACKGROUND_LIMIT_S):
                     await self._client.script_load(script)
         unknown, routers = await self._beat([], "XX")
         if unknown or not self.up:
@@ -242,7 +244,7 @@ class SharedLimits:
     async def _beat(self, leases: Sequence[tuple[str, str]], mode: str) -> tuple[int, int]:
         keys = [f"{self._prefix}:routers", *(key for key, _ in leases)]
         args: list[Any] = [self._router, ROUTER_COUNTS_S, LEASE_S, mode, *(grant_id for _, grant_id in leases)]
-        async with asyncio.timeout(CALL_LIMIT_S):
+        async with asyncio.timeout(BACKGROUND_LIMIT_S):
             unknown, routers = await cast(Any, self._client.evalsha(_DIGESTS[BEAT], len(keys), *keys, *args))
         return unknown, routers
 

@@ -61,6 +61,8 @@ def settings(port: int, password: str) -> str:
             f"port {port}",
             "protected-mode yes",
             "daemonize no",
+            # A title is written over the environment, by which a region's processes are told.
+            "set-proc-title no",
             "save ''",
             "appendonly no",
             f"maxmemory {MAX_MEMORY}",

@@ -20,8 +20,8 @@ from serve_app.request_path import Answer
 from tests.fakes import BEARER, GOOD, HELLO, KEY, STREAMED, FakeAgents, Stage, Step, a_table, refused, settle
 
 TRACES = [f"00-{digit * 32}-00f067aa0ba902b7-01" for digit in "12"]
-#: The estimate of HELLO, and the agent's default for an English answer.
-HELLO_TOKENS, DEFAULT_TOKENS = 10, 100
+#: The estimate of HELLO and of the template's words, and the agent's default for an English answer.
+HELLO_TOKENS, DEFAULT_TOKENS = 10 + 11, 100
 
 
 def limited(*, batch_share: float = 0.5, per_root: int = 16, priority: int = 100, **limits: int) -> Table:
@@ -78,9 +78,9 @@ async def test_tokens_are_reserved_for_every_choice_and_settled_by_the_tail() ->
     assert [a.tokens for a in asked(stage)] == [HELLO_TOKENS + 3 * DEFAULT_TOKENS]
     await leave(task)
     stage = stage_of(limited(tokens_per_minute=HELLO_TOKENS + DEFAULT_TOKENS))
-    # The tail says 7 and 3: a tenth of a minute's tokens, so the next waits for these alone.
+    # The tail says 7 and 3, so the next waits for 10 of 121 a minute.
     assert (await run(stage)).status == 200
-    assert told(await run(stage)) == (429, "tokens", "6")
+    assert told(await run(stage)) == (429, "tokens", "5")
     record = stage.journal.records[0]
     assert (record.limits_by, record.tokens_reserved) == ("router", HELLO_TOKENS + DEFAULT_TOKENS)
 

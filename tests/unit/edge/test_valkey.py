@@ -1,0 +1,91 @@
+"""The embedded Redis as a process: on loopback, with a password nobody can read elsewhere, ended by its own id."""
+
+from __future__ import annotations
+
+import os
+import random
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from serve_app.cli import region_redis
+from serve_app.edge import ray_cluster, valkey
+from serve_app.edge.ports_free import free_block
+
+
+@pytest.fixture
+def port() -> int:
+    return free_block(1, random.SystemRandom())
+
+
+@pytest.fixture
+def record(tmp_path: Path, port: int) -> Iterator[dict[str, object]]:
+    """A region's record with its Redis begun."""
+    made: dict[str, object] = {"name": "cloud-a", "temp_dir": str(tmp_path / "ray")}
+    region_redis.begin(made, tmp_path, port)
+    yield made
+    region_redis.end(made)
+
+
+def process_of(record: dict[str, object]) -> psutil.Process:
+    told = record["redis"]
+    assert isinstance(told, dict)
+    return psutil.Process(told["pid"])
+
+
+def test_it_listens_on_loopback_alone_and_wants_its_password(record: dict[str, object], port: int) -> None:
+    process = process_of(record)
+    bound = {(c.laddr.ip, c.laddr.port) for c in process.net_connections() if c.status == psutil.CONN_LISTEN}
+    assert bound == {("127.0.0.1", port)}
+    password = Path(record["redis"]["password_file"]).read_text()  # type: ignore[index]
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
+        connection.sendall(b"GET grix:a\r\n")
+        assert connection.recv(200).startswith(b"-NOAUTH")
+        connection.sendall(f"AUTH {password}\r\n".encode())
+        assert connection.recv(200) == b"+OK\r\n"
+        # Its own keys, and nothing that ends, empties or rewrites the server.
+        for command in ("SET other x", "FLUSHALL", "CONFIG GET requirepass", "SHUTDOWN", "ACL LIST"):
+            connection.sendall(f"{command}\r\n".encode())
+            assert connection.recv(500).startswith(b"-NOPERM"), command
+
+
+def test_the_password_is_in_one_private_file_only(record: dict[str, object], tmp_path: Path) -> None:
+    process = process_of(record)
+    told = record["redis"]
+    assert isinstance(told, dict)
+    file = Path(told["password_file"])
+    password = file.read_text()
+    assert file.stat().st_mode & 0o777 == 0o600 and len(password) == 64
+    shown = [*process.cmdline(), *process.environ().values(), str(record), (tmp_path / "redis.log").read_text()]
+    assert not any(password in text for text in shown)
+    assert password not in valkey.settings(1, password)
+
+
+def test_it_ends_with_the_region_and_once(record: dict[str, object], port: int) -> None:
+    process = process_of(record)
+    assert process.environ()[ray_cluster.MARK] == record["temp_dir"]
+    assert region_redis.end(record) == [] and not process.is_running()
+    assert region_redis.end(record) == []
+    assert region_redis.end({"name": "cloud-b"}) == []
+
+
+def test_another_process_with_the_same_id_is_left_alone() -> None:
+    assert valkey.stop(os.getpid(), 1.0) is True
+    assert psutil.Process().is_running()
+
+
+def test_a_port_that_is_taken_is_told_and_nothing_stays(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        with pytest.raises(OSError, match="did not come up"):
+            valkey.start(taken.getsockname()[1], "p", tmp_path / "log", tmp_path, {})
+    assert not [p for p in psutil.Process().children() if "valkey" in p.name()]
+
+
+def test_a_machine_without_a_server_is_told_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("platform.machine", lambda: "riscv64")
+    with pytest.raises(OSError, match=r"linux-riscv64.*redis: in the Federation"):
+        valkey.binary()
