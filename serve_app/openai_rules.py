@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
+from serve_app.core.json_schemas import endless_reference
 from serve_app.outcomes import GrixError
 
 MAX_STOPS: Final = 16
@@ -194,8 +195,16 @@ def nested(rules: dict[str, Rule], required: tuple[str, ...], *, closed: bool = 
     )
 
 
+def _schema(value: Any) -> Fault:
+    fault = _object(value)
+    if fault is None and (reference := endless_reference(value)) is not None:
+        return "", f"has a $ref that only leads back to itself: {shown(reference)}."
+    return fault
+
+
+SCHEMA: Final = Rule(_schema, OBJECT.schema)
 _JSON_SCHEMA: Final = nested(
-    {"name": _NAME_RULE, "description": _ANY_TEXT, "schema": OBJECT, "strict": BOOLEAN}, ("name", "schema")
+    {"name": _NAME_RULE, "description": _ANY_TEXT, "schema": SCHEMA, "strict": BOOLEAN}, ("name", "schema")
 )
 _FORMATS: Final = {"type": one_of("text", "json_object", "json_schema"), "json_schema": _JSON_SCHEMA}
 
@@ -210,7 +219,7 @@ def _response_format(value: Any) -> Fault:
 FORMAT: Final = Rule(_response_format, _members_schema(_FORMATS, ("type",)))
 
 _FUNCTION: Final = nested(
-    {"name": _NAME_RULE, "description": _ANY_TEXT, "parameters": OBJECT, "strict": BOOLEAN}, ("name",)
+    {"name": _NAME_RULE, "description": _ANY_TEXT, "parameters": SCHEMA, "strict": BOOLEAN}, ("name",)
 )
 _TOOL: Final = nested({"type": one_of("function"), "function": _FUNCTION}, ("type", "function"))
 
