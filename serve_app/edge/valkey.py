@@ -112,11 +112,12 @@ def stop(pid: int, started_unix_s: float) -> bool:
         process = psutil.Process(pid)
         if abs(process.create_time() - started_unix_s) > SAME_START_S:
             return True
-        process.terminate()
-        _, alive = psutil.wait_procs([process], timeout=STOP_WAIT_S)
-        for left in alive:
-            left.kill()
-        _, alive = psutil.wait_procs(alive, timeout=STOP_WAIT_S)
-        return not alive
+        for end in (process.terminate, process.kill):
+            end()
+            psutil.wait_procs([process], timeout=STOP_WAIT_S)
+            # What nobody has collected yet is gone all the same.
+            if not process.is_running() or process.status() == psutil.STATUS_ZOMBIE:
+                return True
     except psutil.NoSuchProcess:
         return True
+    return False
