@@ -10,6 +10,9 @@ from serve_app.openai_rules import TOOL_CALL, bad, shown
 
 ROLES: Final = ("system", "developer", "user", "assistant", "tool", "function")
 
+#: More turns than this fit no context window; each costs every layer below some work.
+MAX_MESSAGES: Final = 10_000
+
 
 def _text_of(content: Any, where: str) -> str:
     """Text of a message: parts joined by a line break, nothing as the empty string."""
@@ -85,6 +88,8 @@ def messages_of(value: Any) -> list[dict[str, Any]]:
         raise bad("messages", f"must be a list, is {type(value).__name__}.")
     if not value:
         raise bad("messages", "must hold at least one message.")
+    if len(value) > MAX_MESSAGES:
+        raise bad("messages", f"holds {len(value)} messages; at most {MAX_MESSAGES} are allowed.")
     return [_message(m, i) for i, m in enumerate(value)]
 
 

@@ -14,7 +14,7 @@ from serve_app.core import budget, pick, rules, tenants
 from serve_app.core.language import LanguageGuess
 from serve_app.core.table import Tenant
 from serve_app.decision import Decision, agent_call, answer_headers, describe, session_key, shorten
-from serve_app.openai_request import ParsedRequest, bad, parse_request
+from serve_app.openai_request import ParsedRequest, bad, parse_apart
 from serve_app.outcomes import GrixError, Reason
 from serve_app.ports import Clock, Detector, Journal, Kind, RequestRecord, Sessions, World
 
@@ -68,7 +68,7 @@ class RequestPath:
         # The key comes before the body: a stranger must not make this process parse megabytes.
         caller = tenants.identify(world.table, self.keys(), headers.get("authorization"), self.clock.today())
         tenant, record.tenant, record.key_id = caller.tenant, caller.tenant.name, caller.key_id
-        parsed = parse_request(kind, raw, headers)
+        parsed = await parse_apart(kind, raw, headers)
         decision = await self.decide(world, tenant, parsed, record)
         if not decision.choice.order:
             reason: Reason = "residency" if "residency" in decision.choice.reason else "no_target"
@@ -102,7 +102,7 @@ class RequestPath:
         if name not in known and name != tenant.name:
             raise bad("x-grix-as-tenant", f"is not a tenant; known: {', '.join(sorted(known))}.")
         record = RequestRecord("explain", "chat", tenant=name, region=world.table.region.name)
-        decision = await self.decide(world, known.get(name, tenant), parse_request("chat", raw, headers), record)
+        decision = await self.decide(world, known.get(name, tenant), await parse_apart("chat", raw, headers), record)
         matched = rules.explain_rules(world.table, decision.facts)
         return {**asdict(record), "rules": [{"rule": rule, "result": why} for rule, why in matched]}
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import threading
 from typing import Any
+from unittest import mock
 
 import pytest
 
+from serve_app import openai_request
 from serve_app.openai_fields import BY_KIND, names
 from serve_app.openai_request import MAX_BODY_BYTES, MAX_NESTING, ParsedRequest, parse_body, parse_request
 from serve_app.outcomes import GrixError
@@ -408,3 +411,25 @@ def test_a_callers_value_is_told_short_and_never_in_param() -> None:
     error = refusal(json.dumps({"messages": HI, "temperature": "s" * 5000}).encode())
     assert error.param == "temperature"
     assert len(error.message) < 140
+
+
+def test_more_messages_than_any_context_holds_are_refused() -> None:
+    turns = [{"role": "user", "content": "x"}] * 10_001
+    error = refusal(json.dumps({"messages": turns}).encode())
+    assert (error.param, error.message) == (
+        "messages",
+        "messages: holds 10001 messages; at most 10000 are allowed.",
+    )
+
+
+async def test_a_large_body_is_parsed_beside_the_loop() -> None:
+    threads = []
+
+    def seen(kind: Any, raw: bytes, headers: Any) -> Any:
+        threads.append(threading.current_thread() is threading.main_thread())
+        return len(raw)
+
+    with mock.patch.object(openai_request, "parse_request", seen):
+        for size in (openai_request.LARGE_BODY_BYTES, openai_request.LARGE_BODY_BYTES + 1):
+            assert await openai_request.parse_apart("chat", b"x" * size, {}) == size
+    assert threads == [True, False]
