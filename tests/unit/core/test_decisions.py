@@ -1,4 +1,4 @@
-"""Rules, choice of target, budgets, prompts, keys, health: exact values."""
+"""Rules, choice of target, budgets, prompts, keys: exact values."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serve_app.core import budget, health, names, pick, prompting, rules, tenants
+from serve_app.core import budget, names, pick, prompting, rules, tenants
 from serve_app.core.snapshots import Load, Snapshot, Target, local_snapshot
 from serve_app.core.table import Scoring, Tenant
 from serve_app.outcomes import STATUS, GrixError
@@ -189,14 +189,6 @@ def test_residency_narrows_and_never_widens(
 ) -> None:
     tenant = Tenant("t", (), frozenset(allowed))
     assert tenants.check_residency(tenant, frozenset(zones), data_class) is may
-
-
-@pytest.mark.parametrize(
-    ("silent_s", "unfinished", "prefill_s", "verdict"),
-    [(2.0, 5, 0.0, "alive"), (2.5, 5, 0.0, "ask"), (3.5, 5, 0.0, "stalled"), (3.5, 5, 1.0, "ask"), (99, 0, 0.0, "ask")],
-)
-def test_tokens_are_the_proof_of_life(silent_s: float, unfinished: int, prefill_s: float, verdict: str) -> None:
-    assert health.judge(health.EngineView(100.0, 100.0 - silent_s, unfinished, prefill_s, 3.0)) == verdict
 
 
 def test_names_and_digests_do_not_depend_on_order() -> None:
