@@ -119,7 +119,7 @@ class HandleAgents:
             log.warning("replica of %s lost: %s", target.id, type(error).__name__)
             raise GrixError("replica_lost", "The replica that ran this request was lost.") from None
         except Exception as error:  # whatever the replica raised comes out as itself, not only as Ray's own
-            log.warning("call to %s failed: %s: %s", target.id, type(error).__name__, str(error)[-300:])
+            log.warning("call to %s failed: %s: %s", target.id, type(error).__name__, ascii(str(error)[-300:]))
             raise GrixError("upstream_failed", "The replica that ran this request failed.") from None
         finally:
             if not ended:

@@ -28,6 +28,7 @@ from serve_app.edge.clock import RealClock
 from serve_app.edge.health_key import health_key
 from serve_app.edge.journal import RequestJournal
 from serve_app.edge.local_detector import LocalDetector
+from serve_app.edge.ray_cluster import HAPROXY_VARIABLE
 from serve_app.edge.region_limits import RegionLimits
 from serve_app.edge.serve_metrics import ServeMeter, scrape
 from serve_app.edge.session_memory import SessionMemory
@@ -109,6 +110,7 @@ class Router:
                 find_record=self._find,
                 created_unix_s=int(time.time()),
                 health_key=health_key(os.environ),
+                sees_callers=os.environ.get(HAPROXY_VARIABLE) != "1",
             )
         )
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import hmac
 import ipaddress
 import logging
 import re
 import uuid
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from contextlib import aclosing
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -21,14 +19,14 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from serve_app.attempts import error_json
+from serve_app.asgi import headers_of, read_body, respond, send_error
 from serve_app.core import rules, tenants
 from serve_app.core.table import Tenant
-from serve_app.openai_request import MAX_BODY_BYTES, bad
+from serve_app.openai_request import bad
 from serve_app.openapi import document
 from serve_app.outcomes import GrixError, Reason
 from serve_app.ports import Kind
-from serve_app.request_path import Answer, RequestPath
+from serve_app.request_path import RequestPath
 
 log = logging.getLogger("ray.serve")
 
@@ -46,6 +44,8 @@ class Surface:
     find_record: Callable[[str], Awaitable[dict[str, Any] | None]]
     created_unix_s: int
     health_key: str | None = None
+    #: A caller's address is its own; behind HAProxy every caller's is loopback.
+    sees_callers: bool = True
 
 
 def error_response(error: GrixError) -> Response:
@@ -65,92 +65,6 @@ def request_id_of(headers: Mapping[str, str]) -> str:
     return given
 
 
-def headers_of(scope: Scope) -> dict[str, str]:
-    """Headers by lower-case name.
-
-    Raises:
-        GrixError: ``bad_request`` for a header that decides something and is sent twice: two readers of it could
-            take different ones.
-    """
-    headers: dict[str, str] = {}
-    for raw_name, raw_value in scope["headers"]:
-        name = raw_name.decode("latin-1").lower()
-        if name in headers and (name == "authorization" or name.startswith("x-")) and name != "x-forwarded-for":
-            raise bad(name, "is sent more than once.")
-        headers[name] = raw_value.decode("latin-1")
-    return headers
-
-
-async def _body(receive: Receive) -> bytes:
-    """The body, never more of it in memory than is allowed.
-
-    Raises:
-        GrixError: ``body_too_large``.
-        ClientDisconnect: when the client leaves before its body is here.
-    """
-    parts, size = [], 0
-    while True:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise ClientDisconnect
-        part = message.get("body", b"")
-        size += len(part)
-        if size > MAX_BODY_BYTES:
-            raise GrixError("body_too_large", f"The body is larger than {MAX_BODY_BYTES} bytes.")
-        parts.append(part)
-        if not message.get("more_body", False):
-            return b"".join(parts)
-
-
-async def respond(work: Coroutine[Any, Any, Answer], receive: Receive, send: Send) -> None:
-    """Sends the answer; cancels the work behind it as soon as the client leaves, even before a first byte."""
-    sending = asyncio.ensure_future(_send(work, send))
-    leaving = asyncio.ensure_future(_left(receive))
-    try:
-        await asyncio.wait({sending, leaving}, return_when=asyncio.FIRST_COMPLETED)
-        if sending.done():
-            sending.result()
-    finally:
-        for task in (sending, leaving):
-            task.cancel()
-        await asyncio.gather(sending, leaving, return_exceptions=True)
-
-
-async def _send(work: Coroutine[Any, Any, Answer], send: Send) -> None:
-    answer = await work
-    raw = [(k.encode("latin-1"), v.encode("latin-1", "replace")) for k, v in answer.headers.items()]
-    body = answer.body
-    if isinstance(body, bytes):
-        await _send_whole(send, answer.status, raw, body)
-        return
-    async with aclosing(body):
-        # The first bytes before the status: a generator that never started could not end its call when the
-        # client leaves right here.
-        first = await anext(body, b"")
-        await send({"type": "http.response.start", "status": answer.status, "headers": raw})
-        await send({"type": "http.response.body", "body": first, "more_body": True})
-        async for data in body:
-            await send({"type": "http.response.body", "body": data, "more_body": True})
-        await send({"type": "http.response.body", "body": b""})
-
-
-async def _send_whole(send: Send, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> None:
-    told = [*headers, (b"content-length", str(len(body)).encode())]
-    await send({"type": "http.response.start", "status": status, "headers": told})
-    await send({"type": "http.response.body", "body": body})
-
-
-async def _send_error(send: Send, error: GrixError) -> None:
-    headers = {"content-type": "application/json", **error.headers()}
-    raw = [(k.encode("latin-1"), v.encode("latin-1", "replace")) for k, v in headers.items()]
-    await _send_whole(send, error.status.http, raw, error_json(error))
-
-
-async def _left(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        continue
-
-
 #: Paths of calls to agents: served without layers between the server and the request path.
 CALLS: Final[dict[str, Kind]] = {"/v1/chat/completions": "chat", "/v1/completions": "completion"}
 
@@ -162,6 +76,14 @@ class Api:
         self._path = surface.path
         self._rest = _rest(surface)
 
+    def _knows(self, headers: Mapping[str, str]) -> bool:
+        path = self._path
+        try:
+            tenants.authenticate(path.world().table, path.keys(), headers.get("authorization"), path.clock.today())
+        except GrixError:
+            return False
+        return True
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         kind = CALLS.get(scope["path"]) if scope["type"] == "http" else None
         if kind is None or scope["method"] != "POST":
@@ -170,9 +92,10 @@ class Api:
         try:
             headers = headers_of(scope)
             request_id = request_id_of(headers)
-            raw = await _body(receive)
+            # A stranger's body is not even read: the path refuses the key.
+            raw = await read_body(receive) if self._knows(headers) else b""
         except GrixError as error:
-            await _send_error(send, error)
+            await send_error(send, error)
             return
         except ClientDisconnect:
             return
@@ -184,10 +107,12 @@ class Api:
             # The client gets none of the trace; what was already under way is cut by the server.
             log.exception("bug in request %s", request_id)
             with contextlib.suppress(Exception):
-                await _send_error(send, GrixError("internal", "Something went wrong here."))
+                await send_error(send, GrixError("internal", "Something went wrong here."))
 
 
-def _is_loopback(request: Request) -> bool:
+def _is_loopback(surface: Surface, request: Request) -> bool:
+    if not surface.sees_callers:
+        return False
     try:
         return request.client is not None and ipaddress.ip_address(request.client.host).is_loopback
     except ValueError:
@@ -208,11 +133,12 @@ def _operator(surface: Surface, request: Request) -> None:
 
 
 def _may_see_health(surface: Surface, request: Request) -> None:
+    """The health key, loopback, or an operator's key."""
     given = request.headers.get("authorization", "").removeprefix("Bearer ").strip()
     if surface.health_key and hmac.compare_digest(given.encode(), surface.health_key.encode()):
         return
-    if not _is_loopback(request):
-        raise GrixError("not_allowed", "The deep health check needs the health key or loopback.")
+    if not _is_loopback(surface, request):
+        _operator(surface, request)
 
 
 def _routes(surface: Surface) -> list[Route]:
@@ -243,7 +169,7 @@ def _routes(surface: Surface) -> list[Route]:
         return JSONResponse(report, 200 if report["local"] else 503)
 
     async def metrics(request: Request) -> Response:
-        if not _is_loopback(request):
+        if not _is_loopback(surface, request):
             _operator(surface, request)
         return Response(await surface.metrics(), media_type="text/plain; version=0.0.4")
 
@@ -251,7 +177,7 @@ def _routes(surface: Surface) -> list[Route]:
         """Decides a chat request without running it, with every rule and candidate."""
         _operator(surface, request)
         headers = headers_of(request.scope)
-        raw = await _body(request.receive)
+        raw = await read_body(request.receive)
         return JSONResponse(await surface.path.explain(raw, headers, _tenant(surface, request)))
 
     async def explain_past(request: Request) -> Response:

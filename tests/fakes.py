@@ -215,6 +215,7 @@ class Site:
     stage: Stage = field(default_factory=Stage)
     health_key: str | None = None
     local: bool = True
+    sees_callers: bool = True
     kept: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     @property
@@ -228,7 +229,8 @@ class Site:
         async def find(request_id: str) -> dict[str, Any] | None:
             return self.kept.get(request_id)
 
-        return Api(Surface(self.stage.path, deep, metrics, find, 1_700_000_000, self.health_key))
+        surface = Surface(self.stage.path, deep, metrics, find, 1_700_000_000, self.health_key, self.sees_callers)
+        return Api(surface)
 
     async def ask(
         self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None, peer: str = "10.0.0.9"

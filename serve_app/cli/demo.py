@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
@@ -72,7 +73,7 @@ def visit(client: Client, stop: Stop) -> Seen:
     began_s = time.monotonic()
     try:
         if stop.kind == "stranger":
-            return _refusal(Client(client.url, "grix-nobody-has-this-key").ask("POST", CHAT, stop.body()), began_s)
+            return _refusal(replace(client, key="grix-nobody-has-this-key").ask("POST", CHAT, stop.body()), began_s)
         if stop.kind == "stream":
             return _streamed(client, stop, began_s)
         reply = client.ask("POST", CHAT, stop.body())

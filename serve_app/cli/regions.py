@@ -43,7 +43,8 @@ def client(record: dict[str, Any]) -> Client:
         Failed: when the key file is gone.
     """
     try:
-        return Client(record["url"], Path(record["key_file"]).read_text().strip())
+        key = Path(record["key_file"]).read_text().strip()
+        return Client(record["url"], key, certificate=record.get("tls_certificate"))
     except OSError as error:
         raise Failed(f"{record['key_file']}: cannot be read: {error.strerror}; run grix down, then grix up") from None
 
@@ -63,7 +64,7 @@ def first_up(home: Home) -> dict[str, Any]:
 def deep_health(record: dict[str, Any], timeout_s: float = 10.0) -> tuple[bool, Any]:
     """Whether the region's engines make tokens, and what it says about it."""
     try:
-        reply = Client(record["url"]).ask("GET", "/healthz?deep=1", timeout_s=timeout_s)
+        reply = client(record).ask("GET", "/healthz?deep=1", timeout_s=timeout_s)
     except Failed as error:
         return False, str(error)
     return reply.status == 200, reply.body

@@ -180,7 +180,8 @@ def _bring_up(
     host = "127.0.0.1" if region.http.host in ("0.0.0.0", "::", "localhost") else region.http.host
     record: dict[str, Any] = {
         "name": name,
-        "url": f"http://{host}:{port}",
+        "url": f"{'https' if http.tls else 'http'}://{host}:{port}",
+        "tls_certificate": http.tls.cert_file if http.tls else None,
         "key_file": str(home.key_file(name).resolve()),
         "dashboard": cluster.dashboard,
         "pids": [],

@@ -34,6 +34,8 @@ SERVICE_PORTS: Final = 16
 INGRESS_PORTS: Final = 32
 WORKER_PORTS: Final = 152
 BLOCK: Final = SERVICE_PORTS + INGRESS_PORTS + WORKER_PORTS
+#: Ray's switch for HAProxy, in the environment of every process of a cluster.
+HAPROXY_VARIABLE: Final = "RAY_SERVE_ENABLE_HA_PROXY"
 OBJECT_STORE_BYTES: Final = 200 * 10**6
 #: Ray puts sockets below its temporary folder, and a socket's path has at most 107 bytes.
 LONGEST_TEMP_PARENT: Final = 30
@@ -148,7 +150,7 @@ def _haproxy(cluster: Cluster, total_s: float) -> dict[str, str]:
     first = cluster.first_port + SERVICE_PORTS
     return {
         "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",
-        "RAY_SERVE_ENABLE_HA_PROXY": "1",
+        HAPROXY_VARIABLE: "1",
         "RAY_SERVE_HAPROXY_CONFIG_FILE_LOC": str(folder / "haproxy.cfg"),
         "RAY_SERVE_HAPROXY_SOCKET_PATH": str(folder / "admin.sock"),
         "RAY_SERVE_HAPROXY_SERVER_STATE_BASE": str(folder),

@@ -130,14 +130,15 @@ async def test_one_model_that_is_not_there_is_a_404_without_its_name_in_param() 
         ("?deep=1", "127.0.0.1", {}, True, 200),
         ("?deep=true", "::1", {}, True, 200),
         ("?deep=1", "127.0.0.1", {}, False, 503),
-        ("?deep=1", "10.0.0.9", {}, True, 403),
-        ("?deep=1", "no-address", {}, True, 403),
-        ("?deep=1", "10.0.0.9", OPERATOR, True, 403),
+        ("?deep=1", "10.0.0.9", {}, True, 401),
+        ("?deep=1", "no-address", {}, True, 401),
+        ("?deep=1", "10.0.0.9", BEARER, True, 403),
+        ("?deep=1", "10.0.0.9", OPERATOR, True, 200),
         ("?deep=1", "10.0.0.9", {"authorization": "Bearer pulse"}, True, 200),
-        ("?deep=1", "10.0.0.9", {"authorization": "Bearer puls"}, True, 403),
+        ("?deep=1", "10.0.0.9", {"authorization": "Bearer puls"}, True, 401),
     ],
 )
-async def test_the_deep_check_is_for_loopback_and_the_health_key(
+async def test_the_deep_check_is_for_loopback_operators_and_the_health_key(
     query: str, peer: str, headers: dict[str, str], local: bool, status: int
 ) -> None:
     answer = await Site(local=local, health_key="pulse").ask("GET", f"/healthz{query}", headers=headers, peer=peer)
@@ -148,7 +149,22 @@ async def test_the_deep_check_is_for_loopback_and_the_health_key(
 
 async def test_without_a_health_key_an_empty_bearer_opens_nothing() -> None:
     answer = await Site(health_key=None).ask("GET", "/healthz?deep=1", headers={"authorization": "Bearer "})
-    assert answer.status_code == 403
+    assert answer.status_code == 401
+
+
+async def test_behind_haproxy_nobody_is_trusted_for_an_address() -> None:
+    site = Site(health_key="pulse", sees_callers=False)
+    for path in ("/healthz?deep=1", "/metrics"):
+        assert (await site.ask("GET", path, headers={}, peer="127.0.0.1")).status_code == 401
+        assert (await site.ask("GET", path, headers=OPERATOR, peer="127.0.0.1")).status_code == 200
+    assert (await site.ask("GET", "/healthz", headers={}, peer="127.0.0.1")).status_code == 200
+
+
+async def test_a_strangers_body_is_not_gathered() -> None:
+    large = b"x" * (8 * 1024 * 1024 + 1)
+    answer = await Site().ask("POST", CHAT, large, headers={"authorization": "Bearer nobody"})
+    assert answer.status_code == 401
+    assert (await Site().ask("POST", CHAT, large)).status_code == 413
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from serve_app.asgi import respond
 from serve_app.core.language import LanguageGuess
 from serve_app.core.snapshots import Snapshot
 from serve_app.core.table import Tenant, Timeouts
-from serve_app.openai_api import respond
 from serve_app.ports import Accepted, Body, Failure, Head, Tail
 from serve_app.request_path import Answer
 from tests.fakes import (
@@ -98,7 +98,7 @@ async def test_a_request_end_to_end() -> None:
         ({**HELLO, "temperature": 9}, 400, "invalid_value", "temperature"),
         ({**HELLO, "n": 10**6}, 400, "invalid_value", "n"),
         ({**HELLO, "logit_bias": {str(i): 1 for i in range(2000)}}, 400, "invalid_value", "logit_bias"),
-        ({**HELLO, "prompt_logprobs": -1}, 400, "unknown_parameter", "prompt_logprobs"),
+        ({**HELLO, "prompt_logprobs": -1}, 400, "unsupported_parameter", "prompt_logprobs"),
         ({**HELLO, "stream_options": {}}, 400, "invalid_value", "stream_options"),
         ({**HELLO, "metadata": {"session_id": 7}}, 400, "invalid_value", "metadata.session_id"),
         (b"{not json", 400, "invalid_value", "body"),
@@ -402,7 +402,7 @@ async def test_rte_04a_an_empty_fleet_is_a_503_that_invites_a_retry(stream: bool
 async def test_rte_22_what_the_engine_knows_about_when_to_come_back_is_told() -> None:
     stage = Stage(scripts=[refused("overloaded", retry_after_s=3.0)])
     answer = await run(stage)
-    assert (answer.status, answer.headers["retry-after"], stage.clock.slept_s) == (503, "3", [])
+    assert (answer.status, answer.headers["retry-after"], stage.clock.slept_s) == (503, "3", [3.0, 3.0])
 
 
 async def test_rte_24_back_pressure_is_a_rejection_and_no_failure() -> None:

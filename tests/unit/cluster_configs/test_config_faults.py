@@ -151,8 +151,8 @@ FEDERATIONS = [
                                                  "healthy peer would be suspect; allowed: more than that"),
     ("spec:", "spec:\n  health: {}", "5: spec.health: the block is empty, which would wipe its defaults; remove it or "
                                      "write its keys"),
-    ("residency: [eu]", "http: {profile: quick}", "6: spec.regions[0].http.profile: 'quick' is not allowed here; allowed: "
-                                                 "standard, fast"),
+    ("residency: [eu]", "http: {profile: quick}", "6: spec.regions[0].http.profile: 'quick' is not allowed "
+                                                 "here; allowed: standard, fast"),
     ("residency: [eu]", "http: {profile: fast, tls: {certFile: c, keyFile: k}}",
      "6: spec.regions[0].http.tls: HAProxy of profile fast speaks no TLS; allowed with profile: standard"),
     ("residency: [eu]", "http: {exposeHaproxyPorts: true}",

@@ -87,6 +87,7 @@ def test_the_engines_application_to_the_last_key() -> None:
                 "num_replicas": "auto",
                 "max_ongoing_requests": 32,
                 "max_queued_requests": 1024,
+                "request_router_config": {"initial_backoff_s": 0.003, "backoff_multiplier": 2, "max_backoff_s": 0.02},
                 "autoscaling_config": {
                     "min_replicas": 1,
                     "max_replicas": 1,
