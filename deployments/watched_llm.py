@@ -15,7 +15,7 @@ from vllm.exceptions import VLLMClientError
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineDeadError
 
-from serve_app.core.merging import merge_window_s
+from serve_app.core.merging import merge_wait_s
 from serve_app.ports import AgentCall
 
 
@@ -157,11 +157,12 @@ class WatchedLLM(AsyncLLM):  # type: ignore[misc]
 
     async def _gather(self, watch: Watch) -> None:
         """Lets vLLM merge this call's deltas for a moment under load; its end cuts the wait short."""
-        window_s = merge_window_s(self.get_num_unfinished_requests())
-        if window_s == 0.0 or watch.engine_id not in self.output_processor.external_req_ids:
+        loop = asyncio.get_running_loop()
+        wait_s = merge_wait_s(self.get_num_unfinished_requests(), loop.time())
+        if wait_s == 0.0 or watch.engine_id not in self.output_processor.external_req_ids:
             return
         watch.go.clear()
-        timer = asyncio.get_running_loop().call_later(window_s, watch.go.set)
+        timer = loop.call_later(wait_s, watch.go.set)
         try:
             await watch.go.wait()
         finally:

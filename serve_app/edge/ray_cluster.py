@@ -140,6 +140,8 @@ IN_PROCESS: Final = {
     "RAY_SERVE_RUN_ROUTER_IN_SEPARATE_LOOP": "0",
     "RAY_SERVE_USE_GRPC_BY_DEFAULT": "1",
     "RAY_SERVE_LOG_TO_STDERR": "0",
+    # What is there after the start stays; looking through it for garbage would stop every stream.
+    "RAY_SERVE_FREEZE_GC_ON_STARTUP": "1",
 }
 
 

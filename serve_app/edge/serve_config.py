@@ -19,6 +19,7 @@ INGRESS_ONGOING: Final = 10_000
 INGRESS_QUEUED: Final = 1_000
 #: A slice of a core for the thin deployments, so that a two-core machine can hold them all.
 THIN_CPUS: Final = 0.1
+ONGOING_PER_SLOT: Final = 4
 #: Calls that may wait in a Router's handle, for each slot of an engine: more than can be served in time is refused.
 QUEUED_PER_SLOT: Final = 64
 #: How soon a Router looks again for a free place when all are taken. Serve's own 25 to 500 ms leave batches half empty.
@@ -107,8 +108,9 @@ def _agent_app(spec: schema.AgentSpec, args: Mapping[str, Any]) -> dict[str, Any
             {
                 "name": "QwenAgent",
                 "num_replicas": "auto",
-                # One batch runs, one waits inside the engine where its priority orders it; the rest in the handle.
-                "max_ongoing_requests": 2 * slots,
+                # One batch runs, three wait inside the engine, where its priority orders them; the rest in the handle,
+                # which looks for free places again and again.
+                "max_ongoing_requests": ONGOING_PER_SLOT * slots,
                 "max_queued_requests": QUEUED_PER_SLOT * slots,
                 "request_router_config": dict(LOOK_AGAIN),
                 "autoscaling_config": {
