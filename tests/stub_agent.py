@@ -27,6 +27,8 @@ from typing import Any
 
 from ray import serve
 
+from deployments.engine_watch import LOOK_S
+from deployments.guard import Guard
 from serve_app.ports import Accepted, AgentCall, Body, Failure, Frame, Head, Packet, Tail, Usage
 
 USAGE = Usage(5, 2)
@@ -59,13 +61,25 @@ def script_of(call: AgentCall, attempt: int) -> list[list[Any]]:
     return list(attempts[min(attempt, len(attempts) - 1)])
 
 
+async def beat(guard: Guard) -> None:
+    while True:
+        guard.beat()
+        await asyncio.sleep(LOOK_S)
+
+
 @serve.deployment(name="QwenAgent")
 class StubAgent:
-    """``call``, ``probe``, ``load`` and health as QwenAgent has them; it always says that it is well."""
+    """``call``, ``probe``, ``load`` and health as QwenAgent has them; it always says that it is well.
 
-    def __init__(self, folder: str) -> None:
+    Its guard is a real one.
+    """
+
+    async def __init__(self, folder: str) -> None:
         self._folder = Path(folder)
         self._running = 0
+        guard = Guard()
+        await asyncio.to_thread(guard.settle)
+        self._beats = asyncio.create_task(beat(guard))
 
     def reconfigure(self, user_config: dict[str, Any]) -> None:
         """Takes any settings."""
