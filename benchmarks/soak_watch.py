@@ -121,7 +121,9 @@ class Engines:
 
     def __init__(self, record: Mapping[str, Any], apps: Iterable[str]) -> None:
         head = psutil.Process(record["pids"][0]).environ()
-        os.environ.update({name: value for name, value in head.items() if name.startswith("RAY_")})
+        # Its address and token; how Serve runs inside its replicas is no setting for a process that looks from outside.
+        ours = {n: v for n, v in head.items() if n.startswith("RAY_") and not n.startswith("RAY_SERVE_")}
+        os.environ.update(ours)
         import ray
         from ray import serve
 
