@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import inspect
 from importlib import metadata
+from importlib.metadata import entry_points
 
 import pytest
 from vllm.config import SchedulerConfig
+from vllm.distributed.device_communicators import shm_broadcast
 from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.entrypoints.launchers.api_server.app_state import init_app_state
 from vllm.entrypoints.launchers.cli_args import FrontendArgs
@@ -23,6 +25,7 @@ from vllm.v1.engine.output_processor import OutputProcessor, RequestState
 from vllm.v1.metrics.loggers import StatLoggerBase
 from vllm.v1.metrics.stats import IterationStats, RequestStateStats, SchedulerStats
 
+from deployments import short_spin
 from serve_app.openai_request import HONOURED
 
 
@@ -102,3 +105,24 @@ def test_every_honoured_field_is_a_field_of_the_engine(kind: str, model: type) -
     # modalities is answered before the engine sees it.
     unknown = HONOURED[kind] - set(model.model_fields) - {"modalities"}  # type: ignore[index, attr-defined]
     assert unknown == set()
+
+
+def test_queues_spin_for_as_long_as_their_default_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    init = shm_broadcast.SpinCondition.__init__
+    assert list(inspect.signature(init).parameters)[-1] == "busy_loop_s"
+    before = init.__defaults__
+    assert before == (1,)
+    monkeypatch.delenv(short_spin.SPIN_VARIABLE, raising=False)
+    short_spin.shorten()
+    assert init.__defaults__ == before
+    monkeypatch.setenv(short_spin.SPIN_VARIABLE, "0.0005")
+    try:
+        short_spin.shorten()
+        assert init.__defaults__ == (0.0005,)
+    finally:
+        init.__defaults__ = before
+
+
+def test_the_plugin_is_installed_for_every_process_of_an_engine() -> None:
+    names = {e.name: e.value for e in entry_points(group="vllm.general_plugins")}
+    assert names["grix_short_spin"] == "deployments.short_spin:shorten"
