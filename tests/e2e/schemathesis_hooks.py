@@ -20,7 +20,7 @@ def before_call(context: Any, case: Any, kwargs: Any) -> None:
         shorten(body)
     if case.meta is None or case.meta.generation.mode is not GenerationMode.POSITIVE:
         return
-    for name in [n for n in case.headers or {} if n.lower() in ("x-language", "x-data-class")]:
+    for name in [n for n in case.headers or {} if n.lower().startswith("x-")]:
         del case.headers[name]
     if body is not None:
         agree(body)
