@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import types
 from importlib import metadata
 from importlib.metadata import entry_points
 
@@ -107,22 +108,28 @@ def test_every_honoured_field_is_a_field_of_the_engine(kind: str, model: type) -
     assert unknown == set()
 
 
-def test_queues_spin_for_as_long_as_their_default_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    init = shm_broadcast.SpinCondition.__init__
-    assert list(inspect.signature(init).parameters)[-1] == "busy_loop_s"
-    before = init.__defaults__
-    assert before == (1,)
-    monkeypatch.delenv(short_spin.SPIN_VARIABLE, raising=False)
-    short_spin.shorten()
-    assert init.__defaults__ == before
-    monkeypatch.setenv(short_spin.SPIN_VARIABLE, "0.0005")
-    try:
-        short_spin.shorten()
-        assert init.__defaults__ == (0.0005,)
-    finally:
-        init.__defaults__ = before
+def test_queues_nap_while_they_would_spin(monkeypatch: pytest.MonkeyPatch) -> None:
+    condition = shm_broadcast.SpinCondition
+    assert names(condition.__init__)[-1] == "busy_loop_s" and names(condition.wait) == ["self", "timeout_ms"]
+    told: list[tuple[str, float]] = []
+
+    def idle(self: object, timeout_ms: int | None = None) -> None:
+        told.append(("vllm", 0.0))
+
+    monkeypatch.setattr(condition, "wait", idle)
+    monkeypatch.delenv(short_spin.NAP_VARIABLE, raising=False)
+    short_spin.install()
+    assert condition.wait is idle
+    monkeypatch.setenv(short_spin.NAP_VARIABLE, "0.02")
+    short_spin.install()
+    monkeypatch.setattr(short_spin.time, "sleep", lambda nap: told.append(("nap", nap)))
+    reader = types.SimpleNamespace(last_read=0.0, busy_loop_s=1)
+    for now_s in (0.001, 0.008, 0.5, 1.5):
+        monkeypatch.setattr(short_spin.time, "monotonic", lambda now_s=now_s: now_s)
+        condition.wait(reader)
+    assert told == [("vllm", 0.0), ("nap", pytest.approx(0.00016)), ("nap", 0.001), ("vllm", 0.0)]
 
 
 def test_the_plugin_is_installed_for_every_process_of_an_engine() -> None:
-    names = {e.name: e.value for e in entry_points(group="vllm.general_plugins")}
-    assert names["grix_short_spin"] == "deployments.short_spin:shorten"
+    found = {e.name: e.value for e in entry_points(group="vllm.general_plugins")}
+    assert found["grix_short_spin"] == "deployments.short_spin:install"
