@@ -21,9 +21,11 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Final
 
+from benchmarks import own_network
 from benchmarks.gateway_picture import svg
 from benchmarks.gateway_report import Report
 from benchmarks.gateway_run import Bench, Client, Plan, Size, say
+from benchmarks.gateway_targets import Setting
 from benchmarks.processes import BenchmarkError
 from serve_app.edge.model_files import ModelError
 
@@ -57,6 +59,8 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--open", type=_list(float), metavar="F,F", help="open loop at fractions of direct's capacity")
     top.add_argument("--rounds", type=int, metavar="N", help="default: 7; with --quick 3")
     top.add_argument("--slots", type=int, metavar="N", help="maxNumSeqs of every engine; default: what is shipped")
+    top.add_argument("--profile", choices=["standard", "fast"], help="Grix's entry; default: fast as root")
+    top.add_argument("--detector", choices=["router", "deployment"], help="Grix's detector; default: as shipped")
     top.add_argument("--up-args", type=shlex.split, default=[], metavar="'ARGS'", help="more arguments of grix up")
     top.add_argument("--out", type=Path, metavar="DIR", help="write everything that was measured, and the picture")
     return top
@@ -72,7 +76,7 @@ def plan_of(args: argparse.Namespace) -> Plan:
         streams=args.streams or [1, 16, 64],
         open_fractions=fractions,
         rounds=args.rounds or (3 if args.quick else 7),
-        slots=args.slots,
+        setting=Setting(args.slots, args.profile, args.detector),
         sizes=QUICK if args.quick else FULL,
         up_args=args.up_args,
         peer_models=["tiny-qwen"] if args.quick else models,
@@ -88,6 +92,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs the benchmark; the exit status."""
     args = parser().parse_args(argv)
     signal.signal(signal.SIGTERM, _interrupt)
+    alone = own_network.enter()
+    args.profile = args.profile or ("fast" if alone else "standard")
+    say(f"profile {args.profile}, in {'a network of its own' if alone else 'the network of this machine'}")
     plan = plan_of(args)
     client = Client()
     bench = Bench(plan, client)
@@ -106,7 +113,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.out:
         report.write(args.out)
         rounds = " and ".join(f"{n} with {model}" for model, n in bench.facts["rounds"].items())
-        caption = f"Medians over interleaved rounds ({rounds}), whiskers: quartiles. {os.cpu_count()} cores."
+        where = f"{os.cpu_count()} cores, profile {args.profile}"
+        caption = f"Medians over interleaved rounds ({rounds}), whiskers: quartiles. {where}."
         (args.out / "gateway.svg").write_text(svg(report, caption))
     if args.json:
         print(report.table(), file=sys.stderr)

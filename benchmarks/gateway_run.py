@@ -10,7 +10,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -54,7 +54,7 @@ class Plan:
     streams: Sequence[int]
     open_fractions: Sequence[float]
     rounds: int
-    slots: int | None
+    setting: gateway_targets.Setting
     sizes: Mapping[str, Size]
     #: More arguments of ``grix up``.
     up_args: Sequence[str]
@@ -121,7 +121,7 @@ def _both(peer: Child, engine: Child) -> list[int]:
 def targets_of(plan: Plan, model: str, folder: Path) -> Iterator[list[Target]]:
     """Starts everything that is measured with a model; stops it, whatever happens."""
     wanted = plan.targets
-    paths = gateway_targets.config_paths(folder, plan.slots)
+    paths = gateway_targets.config_paths(folder, plan.setting)
     with ExitStack() as stack:
         found: list[Target] = []
         grix_child = None
@@ -184,7 +184,7 @@ class Bench:
         self._began_s = time.monotonic()
         self.samples: list[Sample] = []
         self.facts: dict[str, Any] = {
-            **{"cores": os.cpu_count(), "slots": plan.slots, "up_args": list(plan.up_args)},
+            **{"cores": os.cpu_count(), "setting": asdict(plan.setting), "up_args": list(plan.up_args)},
             **{"rounds": {}, "idle_cores": {}, "open_capacity_rps": {}},
         }
 

@@ -58,15 +58,28 @@ class Engine:
     environment: Mapping[str, str]
 
 
-def config_paths(folder: Path, slots: int | None) -> list[Path]:
-    """The shipped set for one machine; with ``slots``, a copy whose engines run that many sequences at once."""
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What of a region's shipped configuration a benchmark changes; ``None`` leaves it."""
+
+    slots: int | None = None
+    profile: str | None = None
+    detector: str | None = None
+
+
+def config_paths(folder: Path, setting: Setting) -> list[Path]:
+    """The shipped set for one machine, in a copy with the setting."""
     local, *others = local_paths()
-    if slots is None:
-        return [local, *others]
     documents = list(yaml.safe_load_all(local.read_text()))
     for document in documents:
-        if "engine" in document["spec"]:
-            document["spec"]["engine"]["maxNumSeqs"] = slots
+        spec = document["spec"]
+        if "engine" in spec and setting.slots is not None:
+            spec["engine"]["maxNumSeqs"] = setting.slots
+        for region in spec.get("regions", []):
+            if setting.profile is not None:
+                region["http"]["profile"] = setting.profile
+            if setting.detector is not None:
+                region["detectorPlacement"] = setting.detector
     copy = folder / "local.yaml"
     copy.write_text(yaml.safe_dump_all(documents, sort_keys=False))
     return [copy, *others]

@@ -58,7 +58,7 @@ class Row:
 
 def patient_config(folder: Path) -> list[Path]:
     """The shipped set with more slots and a longer wait in the queue: what is tested is that nobody is dropped."""
-    local, *others = gateway_targets.config_paths(folder, SLOTS)
+    local, *others = gateway_targets.config_paths(folder, gateway_targets.Setting(SLOTS))
     documents = list(yaml.safe_load_all(local.read_text()))
     for document in documents:
         if "engine" in document["spec"]:

@@ -12,14 +12,22 @@ import pytest
 from benchmarks import gateway_peers
 from benchmarks.gateway import QUICK, parser, plan_of
 from benchmarks.gateway_run import Size, job_for, rotated
-from benchmarks.gateway_targets import Target, config_paths, direct_command, engine_of, flags, template_messages
+from benchmarks.gateway_targets import (
+    Setting,
+    Target,
+    config_paths,
+    direct_command,
+    engine_of,
+    flags,
+    template_messages,
+)
 from benchmarks.processes import BenchmarkError, busy_ticks, cpu_of, in_session, parse_stat, read_stat, spent_s, start
 from cluster_configs.load import load_paths
 from serve_app.edge.serve_config import engine_resources
 
 
 def test_direct_gets_what_grix_gives_its_engine(tmp_path: Path) -> None:
-    paths = config_paths(tmp_path, None)
+    paths = config_paths(tmp_path, Setting())
     engine = engine_of(paths, "tiny-qwen")
     spec = load_paths(paths, {}).agents["qwen-chat"].spec
     assert engine_resources(spec).items() <= engine.options.items()
@@ -31,14 +39,14 @@ def test_direct_gets_what_grix_gives_its_engine(tmp_path: Path) -> None:
 
 
 def test_slots_change_the_engine_and_nothing_else(tmp_path: Path) -> None:
-    shipped = engine_of(config_paths(tmp_path, None), "tiny-qwen")
-    changed = engine_of(config_paths(tmp_path, 64), "tiny-qwen")
+    shipped = engine_of(config_paths(tmp_path, Setting()), "tiny-qwen")
+    changed = engine_of(config_paths(tmp_path, Setting(64)), "tiny-qwen")
     assert changed.options["max_num_seqs"] == 64
     assert {**changed.options, "max_num_seqs": 0} == {**shipped.options, "max_num_seqs": 0}
 
 
 def test_every_engine_gets_the_same_prompt(tmp_path: Path) -> None:
-    (message,) = template_messages(config_paths(tmp_path, None))
+    (message,) = template_messages(config_paths(tmp_path, Setting()))
     assert message["role"] == "system" and message["content"]
 
 
