@@ -71,7 +71,9 @@ class HandleAgents:
                 log.info("app %s is not there yet: %s", app, type(error).__name__)
                 continue
             # The first .options() must run on the loop that will use the handle.
-            self._handles[app] = handle.options(stream=True, method_name="call")
+            self._handles[app] = handle.options(
+                stream=True, method_name="call", request_serialization="pickle", response_serialization="pickle"
+            )
         for app in self._handles.keys() - wanted:
             del self._handles[app]
         for app, handle in self._handles.items():
