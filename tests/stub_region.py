@@ -162,6 +162,13 @@ class StubRegion:
         finally:
             connection.close()
 
+    def room(self, agent: str) -> tuple[int, int]:
+        """How many calls one replica of an agent runs, and how many may wait for it."""
+        apps = self.rest.details()["applications"]
+        (app,) = [a for name, a in apps.items() if name.startswith(f"{agent}--")]
+        config = app["deployments"]["QwenAgent"]["deployment_config"]
+        return config["max_ongoing_requests"], config["max_queued_requests"]
+
     def pids(self) -> set[int]:
         """Processes of the running stub replicas."""
         apps = self.rest.details()["applications"]

@@ -160,9 +160,12 @@ def test_more_retry_back_off_is_not_back_to_back(stub_region: StubRegion) -> Non
 
 
 def test_more_retry_a_full_queue_is_a_503_and_the_next_is_served(stub_region: StubRegion) -> None:
-    """The second agent runs 2 calls and lets 16 wait: what is more is refused, and waits for nobody."""
-    hanging = [stub_region.begin([["accepted"], ["hang"]], model="qwen-doc") for _ in range(18)]
-    eventually(lambda: sum(stub_region.whats(i) != [] for i, _ in hanging) == 2, 10.0, "both places are taken")
+    """The second agent has few places and a short queue: what is more is refused, and waits for nobody."""
+    places, queue = stub_region.room("qwen-doc")
+    script = [["accepted"], ["hang"]]
+    hanging = [stub_region.begin(script, model="qwen-doc") for _ in range(places + queue)]
+    taken = f"all {places} places are taken"
+    eventually(lambda: sum(stub_region.whats(i) != [] for i, _ in hanging) == places, 10.0, taken)
     for _ in range(4):
         _, reply = stub_region.ask(SAVED, model="qwen-doc", headers={"x-grix-queue-timeout": "1s"})
         assert (reply.status, reply.json["error"]["code"] in ("overloaded", "queue_timeout")) == (503, True)
