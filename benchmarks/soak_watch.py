@@ -9,14 +9,15 @@ import re
 import time
 import urllib.request
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import psutil
 
-#: Gauges of Serve and Grix that count requests which are somewhere in the region now.
-IN_FLIGHT: Final = re.compile(r"ongoing|processing_queries|queued_queries|in_?flight")
+#: Gauges of Serve and Grix that count requests which are somewhere in the region now; a target is a setting.
+IN_FLIGHT: Final = re.compile(r"^(?!.*target).*(ongoing|processing_queries|queued_queries|in_?flight)")
+#: Where the node's metrics exporter listens, counted from the first port of the region's block.
+METRICS_PORT_OFFSET: Final = 4
 _LINE: Final = re.compile(r"^([a-zA-Z_:][\w:]*)(\{[^}]*\})?\s+(\S+)")
 #: Parts of a region whose memory is told apart, by what their processes are called.
 PARTS: Final[Mapping[str, str]] = {
@@ -97,17 +98,11 @@ def growth_ratio(values: list[int]) -> float | None:
     return values[-1] / values[len(values) // 2] - 1
 
 
-@dataclass(frozen=True, slots=True)
-class Metrics:
-    """The region's ``/metrics``."""
-
-    url: str
-    key: str
-
-    def in_flight(self) -> dict[str, float]:
-        request = urllib.request.Request(f"{self.url}/metrics", headers={"authorization": f"Bearer {self.key}"})
-        with urllib.request.urlopen(request, timeout=10) as answer:
-            return in_flight_of(answer.read().decode())
+def gauges_of(record: Mapping[str, Any]) -> dict[str, float]:
+    """What of the region is in flight, by its node's exporter: asking through the Router would count the question."""
+    port = int(record["gcs"].rpartition(":")[2]) + METRICS_PORT_OFFSET
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+        return in_flight_of(answer.read().decode())
 
 
 def apps_of(url: str) -> list[str]:

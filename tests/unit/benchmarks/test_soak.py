@@ -9,8 +9,9 @@ import psutil
 import pytest
 
 from benchmarks.soak import SLOTS, Peak, Row, patient_config, table
-from benchmarks.soak_watch import growth_ratio, in_flight_of, memory_of, not_zero, parts_of, private_bytes, until
+from benchmarks.soak_watch import METRICS_PORT_OFFSET, growth_ratio, in_flight_of, memory_of, not_zero, parts_of, private_bytes, until
 from cluster_configs.load import load_paths
+from serve_app.edge import ray_cluster
 
 TEXT = """# HELP ray_serve_ongoing x
 # TYPE ray_serve_ongoing gauge
@@ -18,6 +19,8 @@ ray_serve_ongoing{replica="a"} 2.0
 ray_serve_ongoing{replica="b"} 0.0
 # TYPE ray_serve_num_ongoing_http_requests_total counter
 ray_serve_num_ongoing_http_requests_total 7
+# TYPE ray_serve_autoscaling_target_ongoing_requests gauge
+ray_serve_autoscaling_target_ongoing_requests 64
 # TYPE ray_node_cpu gauge
 ray_node_cpu 3
 # TYPE grix_in_flight gauge
@@ -29,6 +32,11 @@ def test_only_gauges_of_work_in_flight_count() -> None:
     found = in_flight_of(TEXT)
     assert len(found) == 3 and found['ray_serve_ongoing{replica="b"}'] == 0.0
     assert not_zero(found) == {'ray_serve_ongoing{replica="a"}': 2.0, "grix_in_flight": 1.0}
+
+
+def test_the_exporter_is_where_the_cluster_puts_it(tmp_path: Path) -> None:
+    command = ray_cluster.command(ray_cluster.Cluster(20_000, tmp_path / "token", tmp_path, 4))
+    assert f"--metrics-export-port={20_000 + METRICS_PORT_OFFSET}" in command
 
 
 def test_growth_is_against_the_middle() -> None:
