@@ -9,7 +9,16 @@ import psutil
 import pytest
 
 from benchmarks.soak import SLOTS, Peak, Row, patient_config, table
-from benchmarks.soak_watch import METRICS_PORT_OFFSET, growth_ratio, in_flight_of, memory_of, not_zero, parts_of, private_bytes, until
+from benchmarks.soak_watch import (
+    METRICS_PORT_OFFSET,
+    growth_ratio,
+    in_flight_of,
+    memory_of,
+    not_zero,
+    parts_of,
+    private_bytes,
+    until,
+)
 from cluster_configs.load import load_paths
 from serve_app.edge import ray_cluster
 
