@@ -89,8 +89,6 @@ def _actor(spec: schema.AgentSpec, model_path: str) -> dict[str, Any]:
         # Unpinned: "auto" binds every engine of a machine to the same cores.
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
         "OMP_NUM_THREADS": str(threads),
-        # Read by ``deployments.short_spin``.
-        "GRIX_ENGINE_NAP_RATIO": "0.02",
         # Eager means eager: log-probabilities would else compile a kernel at the first request, with a compiler that a
         # fresh machine does not have.
         "TORCHDYNAMO_DISABLE": "1",

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import inspect
-import types
 from importlib import metadata
-from importlib.metadata import entry_points
 
 import pytest
 from vllm.config import SchedulerConfig
-from vllm.distributed.device_communicators import shm_broadcast
 from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.entrypoints.launchers.api_server.app_state import init_app_state
 from vllm.entrypoints.launchers.cli_args import FrontendArgs
@@ -26,7 +23,6 @@ from vllm.v1.engine.output_processor import OutputProcessor, RequestState
 from vllm.v1.metrics.loggers import StatLoggerBase
 from vllm.v1.metrics.stats import IterationStats, RequestStateStats, SchedulerStats
 
-from deployments import short_spin
 from serve_app.openai_request import HONOURED
 
 
@@ -106,30 +102,3 @@ def test_every_honoured_field_is_a_field_of_the_engine(kind: str, model: type) -
     # modalities is answered before the engine sees it.
     unknown = HONOURED[kind] - set(model.model_fields) - {"modalities"}  # type: ignore[index, attr-defined]
     assert unknown == set()
-
-
-def test_queues_nap_while_they_would_spin(monkeypatch: pytest.MonkeyPatch) -> None:
-    condition = shm_broadcast.SpinCondition
-    assert names(condition.__init__)[-1] == "busy_loop_s" and names(condition.wait) == ["self", "timeout_ms"]
-    told: list[tuple[str, float]] = []
-
-    def idle(self: object, timeout_ms: int | None = None) -> None:
-        told.append(("vllm", 0.0))
-
-    monkeypatch.setattr(condition, "wait", idle)
-    monkeypatch.delenv(short_spin.NAP_VARIABLE, raising=False)
-    short_spin.install()
-    assert condition.wait is idle
-    monkeypatch.setenv(short_spin.NAP_VARIABLE, "0.02")
-    short_spin.install()
-    monkeypatch.setattr(short_spin.time, "sleep", lambda nap: told.append(("nap", nap)))
-    reader = types.SimpleNamespace(last_read=0.0, busy_loop_s=1)
-    for now_s in (0.001, 0.008, 0.5, 1.5):
-        monkeypatch.setattr(short_spin.time, "monotonic", lambda now_s=now_s: now_s)
-        condition.wait(reader)
-    assert told == [("vllm", 0.0), ("nap", pytest.approx(0.00016)), ("nap", 0.001), ("vllm", 0.0)]
-
-
-def test_the_plugin_is_installed_for_every_process_of_an_engine() -> None:
-    found = {e.name: e.value for e in entry_points(group="vllm.general_plugins")}
-    assert found["grix_short_spin"] == "deployments.short_spin:install"
