@@ -8,7 +8,8 @@ from serve_app.core.merging import LONGEST_WINDOW_S, merge_wait_s, merge_window_
 
 
 @pytest.mark.parametrize(
-    ("unfinished", "window_s"), [(0, 0.0), (1, 0.0), (4, 0.0), (5, 0.01), (16, 0.032), (40, LONGEST_WINDOW_S), (64, LONGEST_WINDOW_S)]
+    ("unfinished", "window_s"),
+    [(0, 0.0), (1, 0.0), (4, 0.0), (5, 0.01), (16, 0.032), (40, LONGEST_WINDOW_S), (64, LONGEST_WINDOW_S)],
 )
 def test_the_window_grows_with_the_load(unfinished: int, window_s: float) -> None:
     assert merge_window_s(unfinished) == pytest.approx(window_s)
