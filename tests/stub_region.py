@@ -114,6 +114,7 @@ class StubRegion:
     key: str
     folder: Path
     rest: ServeRest
+    temp_dir: Path
     _count: Iterator[int] = field(default_factory=itertools.count)
 
     def new_id(self, name: str = "r") -> str:
@@ -176,10 +177,11 @@ class StubRegion:
         return {r["pid"] for r in rows if r["state"] == "RUNNING"}
 
 
-def stub_config(key: str, folder: Path, port: int) -> dict[str, Any]:
+def stub_config(key: str, folder: Path, port: int, http: str | None) -> dict[str, Any]:
     """The region's Serve config with stubs in place of engines."""
     documents = folder / "region.yaml"
-    documents.write_text(DOCUMENTS.replace("KEY", hashlib.sha256(key.encode()).hexdigest()))
+    text = DOCUMENTS.replace("KEY", hashlib.sha256(key.encode()).hexdigest())
+    documents.write_text(text if http is None else text.replace("role: primary", f"role: primary, http: {http}"))
     config = render(load_paths([documents], {}), "cloud-a", http_host="127.0.0.1", http_port=port)
     for app in config["applications"][1:]:
         app["import_path"] = "tests.stub_agent:build"
@@ -191,22 +193,23 @@ def stub_config(key: str, folder: Path, port: int) -> dict[str, Any]:
 
 
 @contextmanager
-def running_stub_region() -> Iterator[StubRegion]:
-    """Starts the region, and ends exactly what it started."""
+def running_stub_region(http: str | None = None, haproxy_total_s: float | None = None) -> Iterator[StubRegion]:
+    """Starts the region, and ends exactly what it started. ``http`` is the region's block of that name, as YAML."""
     with tempfile.TemporaryDirectory(prefix="grix-stub-") as name:
         folder, token, key = Path(name), secrets.token_hex(32), "grix-stub-" + secrets.token_hex(8)
         token_file = folder / "token"
         token_file.touch(0o600)
         token_file.write_text(token)
         first_port = ports_free.free_block(ray_cluster.BLOCK, random.SystemRandom())
-        cluster = ray_cluster.Cluster(first_port, token_file, ray_cluster.new_temp_dir(), 4)
+        cluster = ray_cluster.Cluster(first_port, token_file, ray_cluster.new_temp_dir(), 4, haproxy_total_s)
         root = str(Path(__file__).parents[1])
         process = ray_cluster.start(cluster, folder / "ray.log", {**os.environ, "PYTHONPATH": root})
         started = ray_cluster.Running(process.pid, ray_cluster.started_unix_s(process.pid), cluster.temp_dir)
         try:
             rest = ServeRest(cluster.dashboard, token)
-            _deploy(rest, stub_config(key, folder, cluster.spare_port))
-            yield StubRegion(f"http://127.0.0.1:{cluster.spare_port}", key, folder, rest)
+            _deploy(rest, stub_config(key, folder, cluster.spare_port, http))
+            scheme = "https" if http is not None and "tls" in http else "http"
+            yield StubRegion(f"{scheme}://127.0.0.1:{cluster.spare_port}", key, folder, rest, cluster.temp_dir)
         finally:
             assert ray_cluster.stop(started) == []
 

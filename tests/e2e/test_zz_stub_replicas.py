@@ -70,13 +70,14 @@ def test_a_stream_past_its_head_ends_in_band(stub_region: StubRegion, fault: sig
 
 def test_without_any_replica_nobody_waits_for_the_queue_limit(stub_region: StubRegion) -> None:
     (victim,) = replicas(stub_region, "qwen-doc")
-    with ThreadPoolExecutor(8) as pool:
-        # Two are at work, the others wait at the handle, as long as a call may.
-        ids = [stub_region.new_id("none") for _ in range(6)]
+    working, _ = stub_region.room("qwen-doc")
+    with ThreadPoolExecutor(working + 4) as pool:
+        # So many are at work, the others wait at the handle, as long as a call may.
+        ids = [stub_region.new_id("none") for _ in range(working + 4)]
         hang: list[list[Any]] = [["accepted"], ["hang"]]
         headers = [{"x-request-id": i, "x-grix-first-byte-timeout": "9s"} for i in ids]
         asked = [pool.submit(stub_region.ask, hang, model="qwen-doc", headers=h) for h in headers]
-        eventually(lambda: sum(bool(called(stub_region, i)) for i in ids) == 2, 10.0, "two calls are at work")
+        eventually(lambda: sum(bool(called(stub_region, i)) for i in ids) == working, 10.0, "the replica is full")
         os.kill(victim, signal.SIGKILL)
         began_s = time.monotonic()
         replies = [future.result(60)[1] for future in asked]

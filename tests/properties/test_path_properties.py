@@ -99,7 +99,7 @@ def test_attempts_are_at_most_three_within_the_budget_and_all_closed(
 
 
 @settings(max_examples=100, deadline=None)
-@given(st.integers(0, 5), ENDS)
+@given(st.integers(1, 5), ENDS)
 def test_a_stream_that_breaks_keeps_its_bytes_and_tells_the_end_once(whole: int, reason: str) -> None:
     bodies = [Body(b"data: %d\n\n" % i) for i in range(whole)]
     stage = Stage(scripts=[(Accepted("t", "r"), Head(max_tokens=9), *bodies, failed(reason))])
