@@ -56,6 +56,8 @@ async def read_body(receive: Receive) -> bytes:
 async def respond(work: Coroutine[Any, Any, Answer], receive: Receive, send: Send) -> None:
     """Sends the answer; cancels the work behind it as soon as the client leaves, even before a first byte."""
     sending = asyncio.ensure_future(_send(work, send))
+    # A task that is cancelled before its first step never runs: a client that has left already would have no record.
+    await asyncio.sleep(0)
     leaving = asyncio.ensure_future(_left(receive))
     try:
         await asyncio.wait({sending, leaving}, return_when=asyncio.FIRST_COMPLETED)

@@ -86,5 +86,6 @@ def test_without_any_replica_nobody_waits_for_the_queue_limit(stub_region: StubR
     # A third attempt may have found the next replica.
     assert set(told) <= {(503, "no_target", True), (503, "replica_lost", True), (504, "first_byte_timeout", False)}
     assert (503, "no_target", True) in told
-    assert min(reply.took_s for reply in replies) < 9.0 and took_s < 20.0
+    # Three attempts at most, each within its limit for a first byte.
+    assert min(reply.took_s for reply in replies) < 9.0 and took_s < 3 * 9.0
     whole_again(stub_region, "qwen-doc", 1, victim)

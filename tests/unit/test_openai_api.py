@@ -262,6 +262,15 @@ async def test_a_socket_that_breaks_while_sending_closes_the_call() -> None:
     assert [r.outcome for r in site.stage.journal.records] == ["client_left"]
 
 
+async def test_who_left_before_the_call_began_has_a_record() -> None:
+    site = Site(Stage(scripts=[(Accepted("t", "r"), "hang")]))
+    caller = Caller(json.dumps(HELLO).encode())
+    caller.leaves.set()
+    await caller.call(site.app)
+    assert [r.outcome for r in site.stage.journal.records] == ["client_left"]
+    assert caller.sent == []
+
+
 async def test_leaving_after_the_end_changes_nothing() -> None:
     site = Site(Stage(scripts=[STREAMED]))
     caller = Caller(json.dumps({**HELLO, "stream": True}).encode())
