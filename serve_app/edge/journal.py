@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import zlib
-from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from typing import Any, Final, Protocol
@@ -51,22 +50,33 @@ class RequestJournal:
         self._span = span
         self._meter = meter
         self._kept = kept
-        # Packed: thousands of records as objects would be most of a Router's memory.
-        self._last: OrderedDict[str, bytes] = OrderedDict()
+        # Packed, as what differs from the first: thousands of records as objects would be most of a Router's memory.
+        self._last: dict[str, bytes] = {}
+        self._first = b""
 
     def find(self, request_id: str) -> dict[str, Any] | None:
         """The record of one of the last requests, or ``None``."""
         packed = self._last.get(request_id)
-        found: dict[str, Any] | None = None if packed is None else json.loads(zlib.decompress(packed))
+        if packed is None:
+            return None
+        unpacker = zlib.decompressobj(zdict=self._first)
+        found: dict[str, Any] = json.loads(unpacker.decompress(packed) + unpacker.flush())
         return found
+
+    def _keep(self, plain: Mapping[str, Any]) -> None:
+        raw = json.dumps(plain, default=str).encode()
+        self._first = self._first or raw
+        packer = zlib.compressobj(1, zdict=self._first)
+        request_id = plain["request_id"]
+        self._last.pop(request_id, None)
+        self._last[request_id] = packer.compress(raw) + packer.flush()
+        while len(self._last) > self._kept:
+            del self._last[next(iter(self._last))]
 
     def finished(self, record: RequestRecord) -> None:
         """Records a request that has ended. Never raises on odd text."""
         plain = {name: getattr(record, name) for name in _FIELDS}
-        self._last[record.request_id] = zlib.compress(json.dumps(plain, default=str).encode(), 1)
-        self._last.move_to_end(record.request_id)
-        while len(self._last) > self._kept:
-            self._last.popitem(last=False)
+        self._keep(plain)
         self._measure(record)
         self._span(record)
         log.info("request %s", log_line(plain))
