@@ -80,7 +80,7 @@ def test_a_job_carries_key_prompt_and_length() -> None:
     target = Target("grix", "http://127.0.0.1:1", list, lambda: None, {"authorization": "Bearer k"})
     job = job_for(target, QUICK["smollm2"], 3, kind="closed", streams=2, requests=4)
     assert job["url"].endswith("/v1/chat/completions") and job["headers"] == {"authorization": "Bearer k"}
-    assert job["body"]["max_tokens"] == 64 and job["body"]["ignore_eos"] is True and job["body"]["stream"] is True
+    assert job["body"]["max_tokens"] == 24 and job["body"]["ignore_eos"] is True and job["body"]["stream"] is True
     assert (job["kind"], job["streams"], job["requests"], job["seed"]) == ("closed", 2, 4, 3)
 
 
