@@ -46,6 +46,8 @@ LEASES_AT_ONCE: Final = 1_000
 
 _BUCKETS: Final[dict[str, Reason]] = {"requests": "requests_limit", "tokens": "tokens_limit"}
 _DIGESTS: Final = {script: hashlib.sha1(script.encode()).hexdigest() for script in (ADMIT, SETTLE, BEAT)}
+#: How often a task of a store that closes is cancelled before it is left alone.
+CLOSE_TRIES: Final = 4
 _FAILURES: Final = (TimeoutError, RedisError, OSError)
 
 
@@ -101,6 +103,7 @@ class SharedLimits:
         self._wake = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._told_down = False
+        self._closing = False
         self.up = False
 
     def start(self) -> None:
@@ -109,10 +112,14 @@ class SharedLimits:
 
     async def close(self) -> None:
         """Stops; what is not settled by now expires."""
-        self.up = False
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._closing, self.up = True, False
+        pending = set(self._tasks)
+        for _ in range(CLOSE_TRIES):
+            for task in pending:
+                task.cancel()
+            if pending:
+                # A cancellation that falls into a call to Redis may come out as that call's failure, and be lost.
+                _, pending = await asyncio.wait(pending, timeout=BACKGROUND_LIMIT_S)
         self._fail(self._calls, ConnectionError("closed"))
         await self._client.aclose()
 
@@ -179,7 +186,7 @@ class SharedLimits:
                 call.answer.set_exception(error)
 
     async def _send_on(self) -> None:
-        while True:
+        while not self._closing:
             await self._wake.wait()
             self._wake.clear()
             while self.up and (self._calls or self._later):
@@ -205,7 +212,7 @@ class SharedLimits:
 
     async def _beat_on(self) -> None:
         beats = 0
-        while True:
+        while not self._closing:
             try:
                 await self._one_beat(renew=beats % RENEW_EVERY_BEATS == 0)
             except Exception as error:  # a fault of ours too must not end the beat: leases would run out
@@ -231,7 +238,7 @@ class SharedLimits:
             await self._beat_leases("XX")
         # A Redis that is new has not heard of everybody by the first beat.
         self._local.share = max(1, routers, self._local.share if unknown else 1)
-        if not self.up:
+        if not self.up and not self._closing:
             self.up = True
             self._wake.set()
             log.info("Redis holds the limits of this region, for %d Routers", routers)

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from redis.exceptions import RedisError
 
 from serve_app.core.admission import Admitted, Ask, Bucket, Refused, Slot, Spent, State, decide, give_back
 from serve_app.edge import shared_limits, valkey
@@ -305,3 +306,24 @@ async def test_what_redis_holds_names_no_session(store: Store) -> None:
         keys = [k async for k in limits._client.scan_iter()]
         assert keys and all(k.startswith("grix:{cloud-a}:limits:") and "Smith" not in k for k in keys)
         assert all([await limits._client.ttl(k) > 0 for k in keys if ":slots:" in k])
+
+
+async def test_a_cancellation_that_is_lost_in_a_call_does_not_keep_it_open(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[str] = []
+
+    async def one_beat(self: SharedLimits, *, renew: bool) -> None:
+        seen.append("begun")
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            seen.append("lost")
+            raise RedisError("connection closed") from None
+
+    monkeypatch.setattr(SharedLimits, "_one_beat", one_beat)
+    async with router(store, up=False) as limits:
+        await until(lambda: seen == ["begun"])
+        await limits.close()
+        assert seen == ["begun", "lost"]
+        assert all(task.done() for task in limits._tasks)
