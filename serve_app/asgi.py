@@ -55,18 +55,18 @@ async def read_body(receive: Receive) -> bytes:
 
 async def respond(work: Coroutine[Any, Any, Answer], receive: Receive, send: Send) -> None:
     """Sends the answer; cancels the work behind it as soon as the client leaves, even before a first byte."""
-    sending = asyncio.ensure_future(_send(work, send))
-    # A task that is cancelled before its first step never runs: a client that has left already would have no record.
-    await asyncio.sleep(0)
-    leaving = asyncio.ensure_future(_left(receive))
+    tasks = [asyncio.ensure_future(_send(work, send))]
     try:
-        await asyncio.wait({sending, leaving}, return_when=asyncio.FIRST_COMPLETED)
-        if sending.done():
-            sending.result()
+        # A task cancelled before its first step never runs: a client that has left already would have no record.
+        await asyncio.sleep(0)
+        tasks.append(asyncio.ensure_future(_left(receive)))
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        if tasks[0].done():
+            tasks[0].result()
     finally:
-        for task in (sending, leaving):
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(sending, leaving, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def _send(work: Coroutine[Any, Any, Answer], send: Send) -> None:

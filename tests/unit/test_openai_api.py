@@ -271,6 +271,22 @@ async def test_who_left_before_the_call_began_has_a_record() -> None:
     assert caller.sent == []
 
 
+@pytest.mark.parametrize("turns", range(12))
+async def test_a_server_that_cancels_at_any_moment_leaves_no_call_behind(turns: int) -> None:
+    site = Site(Stage(scripts=[(Accepted("t", "r"), Head(max_tokens=9), Body(b"data: 1\n\n"), "hang")]))
+    caller = Caller(json.dumps({**HELLO, "stream": True}).encode())
+    task = asyncio.ensure_future(caller.call(site.app))
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    for _ in range(50):
+        await asyncio.sleep(0)
+    assert calls(site).closed == len(calls(site).calls)
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
 async def test_leaving_after_the_end_changes_nothing() -> None:
     site = Site(Stage(scripts=[STREAMED]))
     caller = Caller(json.dumps({**HELLO, "stream": True}).encode())
