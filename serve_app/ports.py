@@ -16,6 +16,27 @@ Kind = Literal["chat", "completion"]
 
 
 @dataclass(frozen=True, slots=True)
+class Origin:
+    """Whose call it is and what is left of its limits, for a serving region that checks again. Never has a key.
+
+    ``carry`` is what of the session moves with it, as JSON. ``tokens_wanted`` is the most it can come to.
+    """
+
+    tenant: str
+    residency: frozenset[str]
+    data_class: str | None
+    traceparent: str | None
+    session: str | None
+    batch: bool
+    root: str | None
+    tokens_wanted: int
+    deadline_s: float
+    queue_s: float
+    hops: int = 1
+    carry: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
 class AgentCall:
     """One attempt at one target. ``body`` is the OpenAI request as the engine shall see it.
 
@@ -33,6 +54,8 @@ class AgentCall:
     target: str = ""
     release: str = ""
     enqueued_unix_s: float = 0.0
+    #: Only of a call that goes to another region.
+    origin: Origin | None = None
 
 
 @dataclass(frozen=True, slots=True)

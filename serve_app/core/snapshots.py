@@ -9,21 +9,32 @@ from serve_app.core.table import Table
 
 #: ``unknown`` is a value of its own: no report has come, so nothing is claimed.
 Health = Literal["healthy", "slow", "ejected", "probing", "stale", "unknown"]
+#: ``probing``: open for long enough, and one call is lent to one Router to find out.
+BreakerState = Literal["closed", "open", "probing"]
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What a target reported. ``None`` is "no data", never zero."""
+    """What a target reported. ``None`` is "no data", never zero. ``network_ms`` is the round trip from this region."""
 
     queue_wait_p95_ms: float | None = None
+    oldest_wait_ms: float | None = None
     waiting: int | None = None
     running: int | None = None
+    kv_cache_used_ratio: float | None = None
+    first_token_p95_ms: float | None = None
+    error_ratio: float | None = None
     network_ms: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """One (region, agent, release) that could answer."""
+    """One (region, agent, release) that could answer.
+
+    ``weight`` in (0, 1] is the share of its score it counts with: less while it is slow or ramping up. ``why`` says
+    what its health comes from. ``drained``: an operator took its region out; ``drifted``: it serves another release
+    than its plan says.
+    """
 
     region: str
     cloud: str
@@ -36,6 +47,13 @@ class Target:
     gpu_hour_usd: float
     health: Health = "unknown"
     load: Load = field(default_factory=Load)
+    weight: float = 1.0
+    breaker: BreakerState = "closed"
+    accepts_spill: bool = True
+    vram_bytes: int | None = None
+    drained: bool = False
+    drifted: bool = False
+    why: str = ""
 
     @property
     def id(self) -> str:
@@ -43,12 +61,32 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True)
+class RegionView:
+    """One region as this one sees it."""
+
+    name: str
+    cloud: str
+    health: Health
+    why: str
+    accepts_spill: bool
+    drained: bool = False
+    network_ms: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The targets known now, ordered by (epoch, generation)."""
+    """The targets known now, ordered by (epoch, generation).
+
+    ``lent`` are the ids of targets whose one half-open probe is lent to the reader of this snapshot. ``recover_s`` is
+    when the soonest of those that are out may be back, where that is known.
+    """
 
     epoch: int
     generation: int
     targets: tuple[Target, ...]
+    regions: tuple[RegionView, ...] = ()
+    lent: frozenset[str] = frozenset()
+    recover_s: float | None = None
 
 
 def local_snapshot(table: Table, generation: int) -> Snapshot:

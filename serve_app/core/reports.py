@@ -1,0 +1,166 @@
+"""What the parts of a region push to its RegionAgent, and what regions tell each other and the coordinator.
+
+Nothing here has a time of its sender: reports are aged by local receipt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+from serve_app.core.snapshots import Health, Load
+
+#: Spoken between regions and coordinator; N and N-1 interoperate.
+PROTOCOL: Final = 1
+#: A report older than this is "no data".
+FRESH_S: Final = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaReport:
+    """Pushed each second by each replica of an agent. ``proven``: tokens in the last 2 s, or a probe that gave one."""
+
+    app: str
+    replica: str
+    engine_digest: str
+    proven: bool
+    load: Load
+
+
+@dataclass(frozen=True, slots=True)
+class Outcomes:
+    """What one Router saw of one target since its last push. Only ``failed`` ones count against a breaker."""
+
+    succeeded: int = 0
+    failed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Trip:
+    """A breaker that a Router opened. ``open_for_s`` is from now on; a longer cool-down is never shortened."""
+
+    target: str
+    open_for_s: float
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeResult:
+    """How the half-open probe that was lent to this Router ended."""
+
+    target: str
+    passed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RouterReport:
+    """Pushed each second by each Router, and at once with a trip or a probe's result.
+
+    ``wanted_spilled`` counts by agent the requests that were wanted here but went to another region.
+    """
+
+    router: str
+    outcomes: Mapping[str, Outcomes] = field(default_factory=dict)
+    wanted_spilled: Mapping[str, int] = field(default_factory=dict)
+    spilled_to: Mapping[str, int] = field(default_factory=dict)
+    trips: tuple[Trip, ...] = ()
+    probes: tuple[ProbeResult, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TargetReport:
+    """One target as its own region reports it, to the coordinator and in beats to peers."""
+
+    agent: str
+    app: str
+    release: str
+    engine_digest: str
+    health: Health
+    why: str
+    replicas: int
+    slots: int
+    max_model_len: int
+    load: Load
+
+
+@dataclass(frozen=True, slots=True)
+class RegionState:
+    """A region's own summary: its health and its targets. ``revision`` is the applied configuration's.
+
+    ``age_s`` is how old it was when it was sent, for a gateway whose RegionAgent is silent.
+    """
+
+    region: str
+    health: Health
+    why: str
+    targets: tuple[TargetReport, ...] = ()
+    revision: str = ""
+    age_s: float = 0.0
+    spilled_rps: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class PeerView:
+    """A peer as this region's gateway sees it. ``silent_s`` is ``None`` before the first beat ever came."""
+
+    region: str
+    silent_s: float | None
+    network_ms: float | None = None
+    state: RegionState | None = None
+    fault: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """Hardware in one normal form, whatever each cloud calls it (NodeRegistration)."""
+
+    name: str
+    cloud: str
+    region: str
+    instance_type: str = ""
+    ready: bool = True
+    cpus: float = 0.0
+    memory_bytes: int = 0
+    gpu_vendor: str | None = None
+    gpu_model: str | None = None
+    gpu_count: int = 0
+    vram_per_gpu_bytes: int = 0
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+
+#: ``joining``: has never reported since the coordinator's start; ``lost``: missed its heartbeats.
+RegionPhase = Literal["joining", "ready", "slow", "failed", "lost", "drained"]
+
+
+@dataclass(frozen=True, slots=True)
+class FleetRegion:
+    """One region in the coordinator's plan."""
+
+    name: str
+    phase: RegionPhase
+    why: str
+    drained: bool = False
+    accepts_spill: bool = True
+    state: RegionState | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What the coordinator tells every region, ordered by (epoch, generation), whole.
+
+    ``expected`` is the release each (region, agent) has to serve; what differs is drifted. ``documents`` is the
+    configuration to apply as JSON text of a list of documents, empty when nobody has applied one; ``revision`` names
+    it.
+    """
+
+    epoch: int
+    generation: int
+    regions: tuple[FleetRegion, ...] = ()
+    revision: str = ""
+    documents: str = ""
+    expected: Mapping[tuple[str, str], str] = field(default_factory=dict)
+
+    @property
+    def order(self) -> tuple[int, int]:
+        return (self.epoch, self.generation)
