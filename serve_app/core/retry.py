@@ -14,6 +14,7 @@ SAME_TARGET_BACKOFF_S: Final = (0.5, 1.5)
 ELSEWHERE: Final[frozenset[Reason]] = frozenset(
     {
         "replica_lost",
+        "peer_silent",
         "upstream_failed",
         "upstream_invalid",
         "no_target",
@@ -23,7 +24,9 @@ ELSEWHERE: Final[frozenset[Reason]] = frozenset(
     }
 )
 #: Worth the same target again: back-pressure and timeouts are not, they would only make its queue longer.
-SAME_TARGET: Final[frozenset[Reason]] = frozenset({"replica_lost", "upstream_failed", "upstream_invalid", "no_target"})
+SAME_TARGET: Final[frozenset[Reason]] = frozenset(
+    {"replica_lost", "peer_silent", "upstream_failed", "upstream_invalid", "no_target"}
+)
 
 
 @dataclass(slots=True)

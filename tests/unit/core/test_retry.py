@@ -22,6 +22,7 @@ def test_three_attempts_with_half_a_second_and_one_and_a_half_between() -> None:
 def test_where_each_reason_may_be_tried_again(reason: Reason) -> None:
     elsewhere = {
         "replica_lost",
+        "peer_silent",
         "upstream_failed",
         "upstream_invalid",
         "no_target",
@@ -29,7 +30,7 @@ def test_where_each_reason_may_be_tried_again(reason: Reason) -> None:
         "first_byte_timeout",
         "overloaded",
     }
-    same = {"replica_lost", "upstream_failed", "upstream_invalid", "no_target"}
+    same = {"replica_lost", "peer_silent", "upstream_failed", "upstream_invalid", "no_target"}
     assert next_attempt(reason, 1, 0, 2) == (Again(1, 0.0) if reason in elsewhere else None)
     assert next_attempt(reason, 1, 1, 2) == (Again(1, 0.5) if reason in same else None)
 
