@@ -6,6 +6,7 @@ import json
 import math
 from typing import Any, Final
 
+from serve_app.core.texts import clean_text
 from serve_app.openai_rules import bad
 from serve_app.outcomes import GrixError
 
@@ -36,15 +37,6 @@ def parse_body(raw: bytes) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise bad("body", f"must be a JSON object, is {type(value).__name__}.")
     return {clean_text(str(k)): clean(v, clean_text(str(k))[:60], 1) for k, v in value.items()}
-
-
-def clean_text(text: str) -> str:
-    """Text that UTF-8 can carry: a lone surrogate (a string cut inside an emoji) becomes U+FFFD."""
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError:
-        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    return text
 
 
 def clean(value: Any, path: str, depth: int) -> Any:
