@@ -24,6 +24,7 @@ Flow = Literal["open", "stalled", "cut"]
 CHUNK_BYTES: Final = 1 << 16
 #: On the way in one direction of a connection; what exceeds it waits at its sender, as on a real line.
 MOST_CHUNKS: Final = 64
+BACKLOG: Final = 128
 #: A slow line is slow in small steps, not one chunk at once after a long time.
 THROTTLE_STEP_S: Final = 0.05
 _RESET: Final = struct.pack("ii", 1, 0)
@@ -66,26 +67,43 @@ def _address(text: Any) -> tuple[str, int]:
     return host, int(port)
 
 
-def _bound(address: tuple[str, int]) -> socket.socket:
-    """A socket with a port of its own; one that the kernel chose would be given back when a cut shuts it down."""
+def _bound(choices: list[str]) -> socket.socket:
+    """A socket at the first of these addresses that is free.
+
+    Raises:
+        OSError: when none is.
+    """
+    for address in choices[:-1]:
+        with contextlib.suppress(OSError):
+            return _bound_at(_address(address))
+    return _bound_at(_address(choices[-1]))
+
+
+def _bound_at(address: tuple[str, int]) -> socket.socket:
+    """A socket that listens, with a port of its own: one the kernel chose would be given back at a cut."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as first:
         listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         listener.setblocking(False)
         for each in (first, listener):
             each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        first.bind(address)
-        listener.bind(first.getsockname())
+        try:
+            first.bind(address)
+            listener.bind(first.getsockname())
+            listener.listen(BACKLOG)
+        except OSError:
+            listener.close()
+            raise
         return listener
 
 
 class _Link:
     """One listening port, and the connections that came in through it."""
 
-    def __init__(self, listen: str, setting: Setting) -> None:
+    def __init__(self, listen: list[str], setting: Setting) -> None:
         self.setting = setting
         self._flowing, self._accepting = asyncio.Event(), asyncio.Event()
         self._pairs: set[asyncio.Task[None]] = set()
-        self._listener = _bound(_address(listen))
+        self._listener = _bound(listen)
         self._flow("open")
         self.apply(setting)
 
@@ -111,7 +129,7 @@ class _Link:
             for pair in self._pairs:
                 pair.cancel()
         else:
-            self._listener.listen(128)
+            self._listener.listen(BACKLOG)
             self._accepting.set()
         if flow == "open":
             self._flowing.set()

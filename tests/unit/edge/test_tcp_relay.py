@@ -49,9 +49,13 @@ def process() -> Iterator[tuple[Relay, int]]:
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as relay:
             assert relay.stdin is not None and relay.stdout is not None
             try:
-                relay.stdin.write(b'{"a>b": {"listen": "127.0.0.1:0", "target": "127.0.0.1:1"}}')
-                relay.stdin.close()
-                yield Relay(Path(folder) / "relay.sock"), json.loads(relay.stdout.readline())["a>b"]
+                with socket.create_server(("127.0.0.1", 0)) as taken:
+                    listen = [f"127.0.0.1:{taken.getsockname()[1]}", "127.0.0.1:0"]
+                    relay.stdin.write(json.dumps({"a>b": {"listen": listen, "target": "127.0.0.1:1"}}).encode())
+                    relay.stdin.close()
+                    ports = json.loads(relay.stdout.readline())
+                    assert ports["a>b"] != taken.getsockname()[1]
+                yield Relay(Path(folder) / "relay.sock"), ports["a>b"]
                 relay.terminate()
                 assert relay.wait(10) == 0
             finally:
