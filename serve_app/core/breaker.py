@@ -143,18 +143,18 @@ class RouterBreakers:
         if STATUS[reason].outcome != "failed":
             self.rejected(target_id, probe=probe)
             return None
-        self._tell(target_id, 1)
         own = self._own.setdefault(target_id, _Own())
+        if reason == "replica_lost" and not probe:
+            if own.lost_s is not None and now_s - own.lost_s < LOSS_S:
+                return None
+            own.lost_s = now_s
+        self._tell(target_id, 1)
         if probe:
             own.probing = False
             self._probes.append(ProbeResult(target_id, passed=False))
             return self._open(target_id, own, f"the probe failed: {reason}", now_s)
         if own.open_until_s is not None:
             return None
-        if reason == "replica_lost":
-            if own.lost_s is not None and now_s - own.lost_s < LOSS_S:
-                return None
-            own.lost_s = now_s
         own.window.add(0, 1, now_s)
         why = own.window.verdict(now_s)
         return None if why is None else self._open(target_id, own, f"{why}, the last: {reason}", now_s)
@@ -237,6 +237,7 @@ class SharedBreakers:
     """The region's breakers, kept by its RegionAgent: what one Router found out holds for all."""
 
     _shared: dict[str, _Shared] = field(default_factory=dict)
+    _known: frozenset[str] | None = None
 
     def take(self, report: RouterReport, now_s: float) -> frozenset[str]:
         """Takes in one push; the targets whose probe has passed, which may ramp up from now on."""
@@ -253,9 +254,10 @@ class SharedBreakers:
                 closed.add(probe.target)
             elif not probe.passed:
                 self._shared.setdefault(probe.target, _Shared()).open(now_s + OPEN_S)
-        for trip in report.trips:
+        for trip in (t for t in report.trips if t.open_for_s > 0):
             self._shared.setdefault(trip.target, _Shared()).open(now_s + trip.open_for_s)
             closed.discard(trip.target)
+        self._shared = {i: shared for i, shared in self._shared.items() if not self._is_over(i, shared, now_s)}
         return frozenset(closed)
 
     def state(self, target_id: str, now_s: float) -> BreakerState:
@@ -277,17 +279,20 @@ class SharedBreakers:
         left = [s.open_until_s - now_s for s in self._shared.values() if s.open_until_s is not None]
         return max(0.0, min(left)) if left else None
 
-    def retain(self, known: Collection[str], now_s: float) -> None:
-        """Forgets targets that are gone. A cool-down is sat out: a target that comes back meanwhile is still in it."""
-        self._shared = {
-            target_id: shared
-            for target_id, shared in self._shared.items()
-            if self.state(target_id, now_s) == "open"
-            or (target_id in known and not (shared.open_until_s is None and shared.window.is_idle(now_s)))
-        }
+    def retain(self, known: Collection[str]) -> None:
+        """Only these are still targets; others go with the next push, when they have sat out their cool-down.
+
+        A target that comes back meanwhile is still in it.
+        """
+        self._known = frozenset(known)
 
     def __len__(self) -> int:
         return len(self._shared)
+
+    def _is_over(self, target_id: str, shared: _Shared, now_s: float) -> bool:
+        if shared.open_until_s is None:
+            return shared.window.is_idle(now_s)
+        return now_s >= shared.open_until_s and self._known is not None and target_id not in self._known
 
     def _holds(self, target_id: str, router: str, now_s: float) -> bool:
         return self.state(target_id, now_s) == "probing" and self._shared[target_id].lender == router

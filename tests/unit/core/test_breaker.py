@@ -82,6 +82,8 @@ def test_rte_16_rte_24_what_is_not_a_failure_counts_nothing(reason: Reason) -> N
 def test_one_lost_replica_is_one_failure_however_many_streams_it_had() -> None:
     breakers = RouterBreakers()
     assert fail(breakers, 16, reason="replica_lost") == []
+    # Nor do others hear of more.
+    assert breakers.report("r", 100.0).outcomes == {T: Outcomes(0, 1)}
     # Ten losses, a second apart, are ten.
     trips = [trip for i in range(1, 10) for trip in fail(breakers, 3, 100.0 + i, "replica_lost")]
     assert len(trips) == 1
@@ -194,6 +196,13 @@ def test_rte_20_the_longest_known_cool_down_holds(order: tuple[float, float]) ->
     assert (shared.state(T, 159.9), shared.state(T, 160.0)) == ("open", "probing")
 
 
+@pytest.mark.parametrize("open_for_s", [0.0, -1.0, float("nan")])
+def test_a_trip_without_time_is_none(open_for_s: float) -> None:
+    shared = SharedBreakers()
+    shared.take(RouterReport("r1", trips=(Trip(T, open_for_s, "no"),)), 100.0)
+    assert shared.state(T, 100.0) == "closed"
+
+
 def test_what_no_router_sees_alone_opens_for_all() -> None:
     shared = SharedBreakers()
     for router in range(4):
@@ -265,10 +274,14 @@ def test_a_report_with_a_pass_and_a_trip_is_a_trip() -> None:
 
 def test_a_target_that_left_keeps_its_cool_down_and_is_forgotten_after_it() -> None:
     shared = opened()
-    shared.take(RouterReport("r1", {"a": Outcomes(1, 0), "b": Outcomes(1, 0)}), 100.0)
-    shared.retain({"a"}, 101.0)
-    assert (shared.state(T, 101.0), len(shared)) == ("open", 2)
-    shared.retain({"a", T}, 131.0)
-    assert (shared.state(T, 131.0), len(shared)) == ("probing", 1)
-    shared.retain(frozenset(), 131.0)
-    assert len(shared) == 0
+    silent = RouterReport("r1")
+    shared.take(RouterReport("r1", {"a": Outcomes(1, 0)}), 100.0)
+    shared.retain({"a"})
+    shared.take(silent, 129.0)
+    assert (shared.state(T, 129.0), len(shared)) == ("open", 2)
+    shared.retain({T})
+    shared.take(silent, 130.0)
+    assert (shared.state(T, 130.0), len(shared)) == ("probing", 1)
+    shared.retain(frozenset())
+    shared.take(silent, 130.0)
+    assert (shared.state(T, 130.0), len(shared)) == ("closed", 0)
