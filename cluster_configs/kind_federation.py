@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from ipaddress import ip_address
 from typing import Annotated, Final, Literal
 
 from pydantic import AfterValidator, Field
 
+from cluster_configs import federation_problems
 from cluster_configs.faults import Problem
 from cluster_configs.fields import (
     Address,
@@ -22,19 +24,10 @@ from cluster_configs.fields import (
     Seconds,
     Text,
     Word,
-    repeated,
-    under,
 )
-from cluster_configs.quantities import format_duration
 
 Role = Literal["primary", "secondary", "edge"]
 Replicas = Annotated[int, Field(ge=1, le=1000)]
-
-
-class Coordinator(Block):
-    """Where regions dial the GlobalCoordinator."""
-
-    address: Address
 
 
 #: ``standard`` is Serve's own proxy, which speaks TLS; ``fast`` is HAProxy and Ray's throughput flags.
@@ -80,6 +73,60 @@ def _absolute(text: str) -> str:
     return text
 
 
+def _store_url(text: str) -> str:
+    if text.startswith("file://"):
+        return "file://" + _absolute(text.removeprefix("file://"))
+    try:
+        return _redis_url(text)
+    except ValueError as error:
+        raise ValueError(f"{error}, file:///FOLDER") from None
+
+
+class Store(Block):
+    """Where the coordinator keeps what it cannot learn again from reports: drains, documents, the audit log."""
+
+    #: A folder that outlives the coordinator's machine, or a Redis.
+    url: Annotated[Text, AfterValidator(_store_url)]
+    #: Of a Redis: a file with the password alone, on the coordinator's machine.
+    password_file: Annotated[Text, AfterValidator(_absolute)] | None = None
+
+    @property
+    def folder(self) -> str | None:
+        """The folder, where it is one."""
+        return self.url.removeprefix("file://") if self.url.startswith("file://") else None
+
+
+def listen_address(address: str) -> str:
+    """Where to listen to be reached at ``address``: there where its host is an IP, else on all interfaces."""
+    host, _, port = address.rpartition(":")
+    try:
+        ip_address(host.strip("[]"))
+    except ValueError:
+        return f"[::]:{port}"
+    return address
+
+
+class Coordinator(Block):
+    """Where regions dial the GlobalCoordinator, and what it keeps."""
+
+    address: Address
+    #: Where it listens, if not at that address as its own machine sees it; see :func:`listen_address`.
+    listen: Address | None = None
+    #: Without one ``grix up`` keeps a folder of its own.
+    store: Store | None = None
+
+    @property
+    def listens_at(self) -> str:
+        return self.listen or listen_address(self.address)
+
+
+class Pki(Block):
+    """Certificates of this federation, as files on each machine: see :mod:`serve_app.edge.pki`."""
+
+    #: Holds a folder for each identity that runs on the machine: ``coordinator``, ``region/NAME``, ``operator/NAME``.
+    folder: Annotated[Text, AfterValidator(_absolute)]
+
+
 class Redis(Block):
     """The region's Redis: sessions, tenant limits, tasks. ``grix up`` starts one of its own where none is named."""
 
@@ -112,6 +159,8 @@ class Region(Block):
     accepts_spill: bool = True
     #: Where peers reach this region's RegionGateway; ``None``: nowhere.
     gateway: Address | None = None
+    #: Where the RegionGateway listens, if not at that address as its own node sees it; see :func:`listen_address`.
+    gateway_listen: Address | None = None
     http: Http = Field(default_factory=Http)
     routers: Replicas = 1
     detector_placement: DetectorPlacement = "router"
@@ -119,6 +168,11 @@ class Region(Block):
     detectors: Replicas = 1
     redis: Redis | None = None
     admission: Admission = Field(default_factory=Admission)
+
+    @property
+    def gateway_listens_at(self) -> str | None:
+        """``None`` in a region that no peer can reach."""
+        return None if self.gateway is None else self.gateway_listen or listen_address(self.gateway)
 
 
 class Health(Block):
@@ -135,6 +189,8 @@ class FederationSpec(Block):
     """Regions in order of preference among equals. A single region needs no coordinator."""
 
     coordinator: Coordinator | None = None
+    #: Without it ``grix up`` makes certificates of its own, good on one machine.
+    pki: Pki | None = None
     regions: Annotated[Items[Region], Field(min_length=1)]
     health: Health = Field(default_factory=Health)
 
@@ -151,69 +207,4 @@ class Federation(Document):
         return next((r for r in self.spec.regions if r.name == name), None)
 
     def problems(self) -> Iterator[Problem]:
-        """Names and gateways twice, regions nobody can reach, beats slower than the silence they end."""
-        regions = self.spec.regions
-        for i, first in repeated([r.name for r in regions]):
-            yield Problem(
-                under("regions", i, "name"),
-                f"'{regions[i].name}' is the name of regions[{first}] too; names are unique",
-                (under("regions", i, "name"), under("regions", first, "name")),
-            )
-        with_gateway = [i for i, r in enumerate(regions) if r.gateway is not None]
-        for i, first in repeated([str(regions[i].gateway) for i in with_gateway]):
-            here, there = with_gateway[i], with_gateway[first]
-            yield Problem(
-                under("regions", here, "gateway"),
-                f"'{regions[here].gateway}' is the gateway of {regions[there].name} too; each region has its own",
-                (under("regions", here, "gateway"), under("regions", there, "gateway")),
-            )
-        for i, region in enumerate(regions):
-            for j, first in repeated(list(region.residency)):
-                yield Problem(
-                    under("regions", i, "residency", j),
-                    f"'{region.residency[j]}' is written twice; it is residency[{first}] too",
-                    (under("regions", i, "residency"),),
-                )
-            if "any" in region.residency:
-                yield Problem(
-                    under("regions", i, "residency"),
-                    "'any' is no zone of a region; allowed: the zones its hardware lies in, such as eu or sg",
-                    (under("regions", i, "residency"),),
-                )
-            yield from _http_problems(i, region.http)
-            if len(regions) > 1 and region.accepts_spill and region.gateway is None:
-                yield Problem(
-                    under("regions", i),
-                    "the region accepts spill but has no gateway, so no peer can reach it; "
-                    'write gateway: "HOST:PORT" or acceptsSpill: false',
-                    (under("regions", i, "gateway"), under("regions", i, "acceptsSpill")),
-                )
-        if len(regions) > 1 and self.spec.coordinator is None:
-            yield Problem(
-                under("coordinator"),
-                f'{len(regions)} regions need a coordinator; write coordinator: {{address: "HOST:PORT"}}',
-                (under("coordinator"), under("regions")),
-            )
-        health = self.spec.health
-        if health.peer_silence_s <= health.peer_beat_s:
-            yield Problem(
-                under("health", "peerSilence"),
-                f"{format_duration(health.peer_silence_s)} is not longer than peerBeat "
-                f"{format_duration(health.peer_beat_s)}, so a healthy peer would be suspect; allowed: more than that",
-                (under("health", "peerSilence"), under("health", "peerBeat")),
-            )
-
-
-def _http_problems(i: int, http: Http) -> Iterator[Problem]:
-    if http.profile == "fast" and http.tls is not None:
-        yield Problem(
-            under("regions", i, "http", "tls"),
-            "HAProxy of profile fast speaks no TLS; allowed with profile: standard",
-            (under("regions", i, "http", "tls"), under("regions", i, "http", "profile")),
-        )
-    if http.profile == "standard" and http.expose_haproxy_ports:
-        yield Problem(
-            under("regions", i, "http", "exposeHaproxyPorts"),
-            "has no effect without profile: fast; allowed: leave it out",
-            (under("regions", i, "http", "exposeHaproxyPorts"), under("regions", i, "http", "profile")),
-        )
+        yield from federation_problems.of(self)

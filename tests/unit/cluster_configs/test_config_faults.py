@@ -6,6 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
+from cluster_configs.kind_federation import Coordinator, Region
+
 Check = Callable[..., list[str]]
 
 FEDERATION = """\
@@ -63,8 +65,8 @@ spec: {version: "1", language: en, register: plain, system: Be brief.}
 ALL = "---\n".join([FEDERATION, AGENT, ALIAS, ROUTES, TENANT, TEMPLATE])
 _DURATION = "a duration such as 250ms, 5s, 30m or 1h30m"
 _REGION_KEYS = (
-    "name, cloud, location, gpuHourUsd, role, residency, acceptsSpill, gateway, http, routers, detectorPlacement, "
-    "detectors, redis, admission"
+    "name, cloud, location, gpuHourUsd, role, residency, acceptsSpill, gateway, gatewayListen, http, routers, "
+    "detectorPlacement, detectors, redis, admission"
 )
 
 
@@ -157,6 +159,16 @@ FEDERATIONS = [
      "6: spec.regions[0].http.tls: HAProxy of profile fast speaks no TLS; allowed with profile: standard"),
     ("residency: [eu]", "http: {exposeHaproxyPorts: true}",
      "6: spec.regions[0].http.exposeHaproxyPorts: has no effect without profile: fast; allowed: leave it out"),
+    ("residency: [eu]", "gatewayListen: 'h:1'", "6: spec.regions[0].gatewayListen: has no effect without gateway; "
+     "allowed: leave it out, or write where peers reach the region"),
+    ("spec:", "spec:\n  pki: {folder: certs}", "5: spec.pki.folder: this is no absolute path; allowed: a path from / "
+     "on, as Routers have folders of their own"),
+    ("spec:", "spec:\n  coordinator: {address: 'h:1', store: {url: 'http://h'}}",
+     "5: spec.coordinator.store.url: this is no address of a Redis; allowed: redis://HOST:PORT, "
+     "rediss://HOST:PORT/NUMBER, file:///FOLDER"),
+    ("spec:", "spec:\n  coordinator: {address: 'h:1', store: {url: 'file:///facts', passwordFile: /p}}",
+     "5: spec.coordinator.store.passwordFile: has no effect with a folder; allowed: leave it out, or write url: "
+     "redis://HOST:PORT"),
     ("spec:", "spec:\n  health: fast", "5: spec.health: 'fast' cannot stand here; allowed: a block of keys"),
     ("spec:", "spec:\n  coordinator:", "5: spec.coordinator: the key has no value, which would wipe its default; "
                                        "remove the line or write a value"),
@@ -185,6 +197,30 @@ def test_regions_are_told_apart_and_reached(check: Check) -> None:
         "7: spec.regions[1].name: 'cloud-a' is the name of regions[0] too; names are unique",
         "8: spec.regions[2].gateway: 'h:1' is the gateway of cloud-a too; each region has its own",
     ]
+
+
+def test_a_gateway_is_not_where_the_coordinator_is(check: Check) -> None:
+    both = _changed(FEDERATION, "residency: [eu]", "gateway: 'h:1'").replace(
+        "spec:", "spec:\n  coordinator: {address: 'h:1'}"
+    )
+    assert check(both) == ["7: spec.regions[0].gateway: 'h:1' is the coordinator's address too; each has its own"]
+
+
+@pytest.mark.parametrize(
+    ("address", "written", "listens_at"),
+    [
+        ("10.0.0.7:7543", None, "10.0.0.7:7543"),
+        ("[::1]:7543", None, "[::1]:7543"),
+        ("gw.example.com:7543", None, "[::]:7543"),
+        ("gw.example.com:443", "10.0.0.7:7543", "10.0.0.7:7543"),
+    ],
+)
+def test_where_to_listen_follows_from_where_others_dial(address: str, written: str | None, listens_at: str) -> None:
+    assert Coordinator(address=address, listen=written).listens_at == listens_at
+    facts = {"name": "r", "cloud": "c", "location": "l", "gpuHourUsd": 1.0, "role": "edge"}
+    region = Region.model_validate({**facts, "gateway": address, "gatewayListen": written})
+    assert region.gateway_listens_at == listens_at
+    assert Region.model_validate(facts).gateway_listens_at is None
 
 
 _GPU = "  gpu: {vramRequired: 40Gi}\n"

@@ -1,0 +1,114 @@
+"""Contradictions inside one Federation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from cluster_configs.faults import Problem
+from cluster_configs.fields import repeated, under
+from cluster_configs.quantities import format_duration
+
+if TYPE_CHECKING:
+    from cluster_configs.kind_federation import Federation, FederationSpec, Http, Region
+
+
+def of(federation: Federation) -> Iterator[Problem]:
+    """Names and gateways twice, regions nobody can reach, beats slower than the silence they end."""
+    spec = federation.spec
+    regions = spec.regions
+    for i, first in repeated([r.name for r in regions]):
+        yield Problem(
+            under("regions", i, "name"),
+            f"'{regions[i].name}' is the name of regions[{first}] too; names are unique",
+            (under("regions", i, "name"), under("regions", first, "name")),
+        )
+    with_gateway = [i for i, r in enumerate(regions) if r.gateway is not None]
+    for i, first in repeated([str(regions[i].gateway) for i in with_gateway]):
+        here, there = with_gateway[i], with_gateway[first]
+        yield Problem(
+            under("regions", here, "gateway"),
+            f"'{regions[here].gateway}' is the gateway of {regions[there].name} too; each region has its own",
+            (under("regions", here, "gateway"), under("regions", there, "gateway")),
+        )
+    yield from _listen_problems(spec)
+    for i, region in enumerate(regions):
+        yield from _residency_problems(i, region)
+        yield from _http_problems(i, region.http)
+        if len(regions) > 1 and region.accepts_spill and region.gateway is None:
+            yield Problem(
+                under("regions", i),
+                "the region accepts spill but has no gateway, so no peer can reach it; "
+                'write gateway: "HOST:PORT" or acceptsSpill: false',
+                (under("regions", i, "gateway"), under("regions", i, "acceptsSpill")),
+            )
+    if len(regions) > 1 and spec.coordinator is None:
+        yield Problem(
+            under("coordinator"),
+            f'{len(regions)} regions need a coordinator; write coordinator: {{address: "HOST:PORT"}}',
+            (under("coordinator"), under("regions")),
+        )
+    health = spec.health
+    if health.peer_silence_s <= health.peer_beat_s:
+        yield Problem(
+            under("health", "peerSilence"),
+            f"{format_duration(health.peer_silence_s)} is not longer than peerBeat "
+            f"{format_duration(health.peer_beat_s)}, so a healthy peer would be suspect; allowed: more than that",
+            (under("health", "peerSilence"), under("health", "peerBeat")),
+        )
+
+
+def _residency_problems(i: int, region: Region) -> Iterator[Problem]:
+    for j, first in repeated(list(region.residency)):
+        yield Problem(
+            under("regions", i, "residency", j),
+            f"'{region.residency[j]}' is written twice; it is residency[{first}] too",
+            (under("regions", i, "residency"),),
+        )
+    if "any" in region.residency:
+        yield Problem(
+            under("regions", i, "residency"),
+            "'any' is no zone of a region; allowed: the zones its hardware lies in, such as eu or sg",
+            (under("regions", i, "residency"),),
+        )
+
+
+def _listen_problems(spec: FederationSpec) -> Iterator[Problem]:
+    """Addresses that mean two things, or nothing."""
+    coordinator = spec.coordinator
+    for i, region in enumerate(spec.regions):
+        if region.gateway is None and region.gateway_listen is not None:
+            yield Problem(
+                under("regions", i, "gatewayListen"),
+                "has no effect without gateway; allowed: leave it out, or write where peers reach the region",
+                (under("regions", i, "gatewayListen"),),
+            )
+        if coordinator is not None and region.gateway == coordinator.address:
+            yield Problem(
+                under("regions", i, "gateway"),
+                f"'{region.gateway}' is the coordinator's address too; each has its own",
+                (under("regions", i, "gateway"), under("coordinator", "address")),
+            )
+    if coordinator is not None and coordinator.store is not None:
+        store = coordinator.store
+        if store.folder is not None and store.password_file is not None:
+            yield Problem(
+                under("coordinator", "store", "passwordFile"),
+                "has no effect with a folder; allowed: leave it out, or write url: redis://HOST:PORT",
+                (under("coordinator", "store", "passwordFile"), under("coordinator", "store", "url")),
+            )
+
+
+def _http_problems(i: int, http: Http) -> Iterator[Problem]:
+    if http.profile == "fast" and http.tls is not None:
+        yield Problem(
+            under("regions", i, "http", "tls"),
+            "HAProxy of profile fast speaks no TLS; allowed with profile: standard",
+            (under("regions", i, "http", "tls"), under("regions", i, "http", "profile")),
+        )
+    if http.profile == "standard" and http.expose_haproxy_ports:
+        yield Problem(
+            under("regions", i, "http", "exposeHaproxyPorts"),
+            "has no effect without profile: fast; allowed: leave it out",
+            (under("regions", i, "http", "exposeHaproxyPorts"), under("regions", i, "http", "profile")),
+        )
