@@ -1,0 +1,250 @@
+"""The coordinator's state: what every region told, what follows from it, and the plan of the fleet.
+
+One mutator, :meth:`Fleet.handle`: an event in, effects out. Regions judge each other by their own beats, so nothing
+here is on the way of a request: a plan confirms or widens what regions see, and never takes a region back in that says
+of itself that it fails. Load is not in plans: peers have it from beats, several times as often, and it would be the
+one part that always changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from serve_app.core.fleet_events import (
+    COORDINATOR,
+    Apply,
+    Audit,
+    CloseLink,
+    Drain,
+    Effect,
+    Event,
+    Facts,
+    KnownRegion,
+    LinkClosed,
+    LinkOpened,
+    Persist,
+    Refused,
+    Reported,
+    Restore,
+    SendPlan,
+    Tick,
+    Wanted,
+)
+from serve_app.core.fleet_member import NOT_REPORTED, Member, named, weigh_peers
+from serve_app.core.nodes import unmet
+from serve_app.core.reports import FleetRegion, Plan
+
+#: An epoch that a region has seen is believed up to so much ahead (ten years of seconds); beyond it is nonsense.
+MOST_AHEAD: Final = 10 * 365 * 86_400
+
+
+@dataclass(slots=True)
+class Fleet:
+    """The state machine. ``facts`` has this start's epoch, which is larger than every one before."""
+
+    wanted: Wanted
+    facts: Facts
+    began_s: float
+    members: dict[str, Member] = field(default_factory=dict)
+    generation: int = 0
+    sending: bool = False
+    _changed: bool = True
+    _judged_s: float | None = None
+    _out: list[Effect] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._admit_regions(self.wanted.regions, self.facts.drains)
+        # What was so before the start is no transition: nothing of this is told as an effect.
+        for member in self.members.values():
+            self._judge(member, self.began_s)
+
+    def handle(self, event: Event, now_s: float) -> list[Effect]:
+        """Takes one event. Effects are to be carried out in their order."""
+        self._out = []
+        match event:
+            case LinkOpened():
+                self._opened(event)
+            case Reported():
+                self._reported(event, now_s)
+            case LinkClosed():
+                self._closed(event)
+            case Tick():
+                self._tick(now_s)
+            case Drain():
+                self._drain(event, now_s)
+            case Apply():
+                self._apply(event, now_s)
+            case Restore():
+                self._restore(event, now_s)
+        self._begin_sending(now_s)
+        if self._changed and self.sending and isinstance(event, Tick | Drain | Apply | Restore):
+            self._send()
+        return self._out
+
+    # ---- links and reports ----
+
+    def _opened(self, event: LinkOpened) -> None:
+        member = self.members.get(event.region)
+        if member is None:
+            known = named(self.members)
+            self._out.append(CloseLink(event.link, "unknown", f"{event.region} is no region here; allowed: {known}"))
+            self._note(event.region, "link", event.region, "", "refused", "is not in the federation")
+            return
+        if member.link is not None:
+            self._out.append(CloseLink(member.link, "replaced", f"{event.region} dialled again"))
+        self._note(event.region, "link", event.region, "open" if member.link is not None else "closed", "open")
+        member.link, member.seq = event.link, -1
+
+    def _closed(self, event: LinkClosed) -> None:
+        member = self.members.get(event.region)
+        if member is not None and member.link == event.link:
+            member.link = None
+            self._note(event.region, "link", event.region, "open", "closed", event.why)
+
+    def _reported(self, event: Reported, now_s: float) -> None:
+        member = self.members.get(event.region)
+        # A link that was replaced may still deliver, and a message may come twice: neither is news.
+        if member is None or member.link != event.link or event.seq <= member.seq:
+            return
+        nodes = member.nodes
+        self._changed |= member.take(event, self.wanted, now_s)
+        if member.nodes != nodes:
+            before, after = (f"{sum(n.ready for n in some)} Ready" for some in (nodes, member.nodes))
+            self._note(event.region, "nodes", event.region, before, after)
+        self._outrun(event)
+        self._judge(member, now_s)
+
+    def _outrun(self, event: Reported) -> None:
+        """A region has seen a later epoch: the store was lost and the clock is behind. Plans must come after it."""
+        seen = event.seen[0]
+        if self.facts.epoch < seen <= self.facts.epoch + MOST_AHEAD:
+            before = self.facts.epoch
+            self._store(epoch=seen + 1)
+            self._note(COORDINATOR, "epoch", "", str(before), str(seen + 1), f"{event.region} has seen a later one")
+
+    # ---- time ----
+
+    def _tick(self, now_s: float) -> None:
+        beat_s = self.wanted.heartbeat_s
+        # Peers tell once in a heartbeat: to count more often says nothing new.
+        if self._judged_s is None or now_s - self._judged_s >= beat_s:
+            self._judged_s = now_s
+            weigh_peers(self.members, self.wanted, now_s)
+        for member in self.members.values():
+            self._judge(member, now_s)
+            if member.link is not None and not member.fresh(self.wanted, now_s):
+                self._out.append(CloseLink(member.link, "silent", f"{member.name} says nothing on it"))
+                self._note(COORDINATOR, "link", member.name, "open", "closed", "silent")
+                member.link = None
+
+    def _judge(self, member: Member, now_s: float, who: str = COORDINATOR) -> None:
+        phase, why, note = member.judge(self.wanted, now_s)
+        was, before = member.shown, member.cause
+        if before == (phase, note):
+            return
+        if before[0] != phase:
+            self._note(who, "phase", member.name, before[0], phase, why)
+        else:
+            self._note(who, "peers", member.name, before[1], note, why)
+        member.cause = (phase, note)
+        member.shown = replace(was, phase=phase, why=why, drained=phase == "drained")
+        self._changed = True
+
+    # ---- operators ----
+
+    def _drain(self, event: Drain, now_s: float) -> None:
+        member = self.members.get(event.region)
+        if member is None:
+            allowed = named(self.members, len(self.members))
+            self._out.append(Refused((f"region: {event.region!r} is not in the federation; allowed: {allowed}",)))
+            return
+        if (member.drained_by is None) == event.back:
+            return
+        drains = {name: who for name, who in self.facts.drains.items() if name != event.region}
+        self._store(drains=drains if event.back else {**drains, event.region: event.who})
+        member.drained_by = None if event.back else event.who
+        self._judge(member, now_s, event.who)
+
+    def _apply(self, event: Apply, now_s: float) -> None:
+        """A policy that was accepted stays accepted: a region that is dark now must not hinder other changes."""
+        nodes = [n for m in self.members.values() if m.fresh(self.wanted, now_s) for n in m.nodes]
+        new = [needs for needs in event.wanted.needs if needs not in self.wanted.needs]
+        faults = [said for needs in new for said in unmet(needs, nodes)]
+        if faults:
+            self._out.append(Refused(tuple(faults)))
+        elif not event.dry_run and event.wanted != self.wanted:
+            self._note(event.who, "apply", "", self.wanted.revision, event.wanted.revision)
+            self._want(event.wanted, self.facts.drains)
+
+    def _restore(self, event: Restore, now_s: float) -> None:
+        known = {r.name for r in event.wanted.regions}
+        foreign = sorted(event.facts.drains.keys() - known)
+        if foreign:
+            self._out.append(Refused(tuple(f"drains: {name!r} is not in the federation" for name in foreign)))
+            return
+        epoch = max(self.facts.epoch, event.facts.epoch + 1)
+        self._note(event.who, "restore", "", self.wanted.revision, event.wanted.revision, f"epoch {epoch}")
+        self._want(event.wanted, event.facts.drains, epoch)
+        for member in self.members.values():
+            self._judge(member, now_s, event.who)
+
+    def _want(self, wanted: Wanted, drains: Mapping[str, str], epoch: int | None = None) -> None:
+        known = {r.name for r in wanted.regions}
+        for name in self.members.keys() - known:
+            gone = self.members.pop(name)
+            self._note(COORDINATOR, "region", name, gone.shown.phase, "removed", "is no longer in the federation")
+            if gone.link is not None:
+                self._out.append(CloseLink(gone.link, "removed", f"{name} is no longer in the federation"))
+        self.wanted = wanted
+        kept = {name: who for name, who in drains.items() if name in known}
+        self._store(epoch=epoch, drains=kept, revision=wanted.revision, documents=wanted.documents)
+        self._admit_regions(wanted.regions, kept)
+
+    def _admit_regions(self, regions: Iterable[KnownRegion], drains: Mapping[str, str]) -> None:
+        """Members in the order of the documents, old ones with what they told."""
+        old = self.members
+        self.members = {}
+        for region in regions:
+            shown = FleetRegion(region.name, "joining", NOT_REPORTED)
+            member = old.get(region.name) or Member(region.name, shown)
+            member.drained_by = drains.get(region.name)
+            member.shown = replace(member.shown, accepts_spill=region.accepts_spill)
+            self.members[region.name] = member
+        self._changed = True
+
+    # ---- effects ----
+
+    def _begin_sending(self, now_s: float) -> None:
+        """A plan from half the reports would eject the other half."""
+        if self.sending:
+            return
+        heard = all(m.heard_s is not None for m in self.members.values())
+        if heard or now_s - self.began_s >= self.wanted.silence_s:
+            self.sending = True
+            why = "all regions reported" if heard else f"{self.wanted.missed_heartbeats} heartbeats passed"
+            self._note(COORDINATOR, "plans", "", "held", "sent", why)
+
+    def _send(self) -> None:
+        self.generation += 1
+        self._changed = False
+        self._out.append(SendPlan(self.plan()))
+
+    def plan(self) -> Plan:
+        return Plan(
+            epoch=self.facts.epoch,
+            generation=self.generation,
+            regions=tuple(m.shown for m in self.members.values()),
+            revision=self.wanted.revision,
+            documents=self.wanted.documents,
+            expected=self.wanted.expected,
+        )
+
+    def _store(self, **changes: Any) -> None:
+        self.facts = replace(self.facts, **{k: v for k, v in changes.items() if v is not None})
+        self._out.append(Persist(self.facts))
+        self._changed = True
+
+    def _note(self, who: str, what: str, region: str, before: str, after: str, why: str = "") -> None:
+        self._out.append(Audit(who, what, region, before, after, why))

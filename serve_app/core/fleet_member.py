@@ -1,0 +1,133 @@
+"""One region as the coordinator knows it, and what regions think of each other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from serve_app.core.fleet_events import Reported, Wanted
+from serve_app.core.reports import FleetRegion, Node, PeerView, RegionPhase, RegionState
+from serve_app.core.snapshots import Health, Load
+
+#: What a region says of itself, as its phase. One that is unsure of itself keeps a part of its weight.
+PHASE_OF: Final[Mapping[Health, RegionPhase]] = {
+    "healthy": "ready",
+    "slow": "slow",
+    "probing": "slow",
+    "stale": "slow",
+    "ejected": "failed",
+    "unknown": "joining",
+}
+NOT_REPORTED: Final = "has not reported since the coordinator began"
+#: Names that a reason lists.
+NAMED: Final = 5
+_NO_LOAD: Final = Load()
+
+
+@dataclass(slots=True)
+class Member:
+    """What a region told, on which link, and what follows. Times are of local receipt, monotonic.
+
+    ``shown`` is the region in plans; ``note`` what most of its peers say that the coordinator does not see itself;
+    ``cause`` what ``shown`` was made from, so that only a change of it is a transition.
+    """
+
+    name: str
+    shown: FleetRegion
+    link: int | None = None
+    seq: int = -1
+    heard_s: float | None = None
+    state: RegionState | None = None
+    nodes: tuple[Node, ...] = ()
+    seen: tuple[int, int] = (0, 0)
+    drained_by: str | None = None
+    note: str = ""
+    cause: tuple[RegionPhase, str] = ("joining", "")
+    peers: tuple[PeerView, ...] = ()
+    judges: frozenset[str] = frozenset()
+    silent: frozenset[str] = frozenset()
+
+    def fresh(self, wanted: Wanted, now_s: float) -> bool:
+        return self.heard_s is not None and now_s - self.heard_s <= wanted.silence_s
+
+    def take(self, event: Reported, wanted: Wanted, now_s: float) -> bool:
+        """Notes a report; whether plans show something else now."""
+        self.seq, self.heard_s, self.seen = event.seq, now_s, event.seen
+        self.nodes = self.nodes if event.nodes is None else event.nodes
+        self.peers = event.peers
+        judged = [p for p in event.peers if p.fault or p.silent_s is not None]
+        self.judges = frozenset([p.region for p in judged])
+        self.silent = frozenset([p.region for p in judged if p.fault or (p.silent_s or 0.0) > wanted.peer_silence_s])
+        if event.state is None:
+            return False
+        self.state = event.state
+        if same_facts(event.state, self.shown.state):
+            return False
+        self.shown = replace(self.shown, state=without_load(event.state))
+        return True
+
+    def judge(self, wanted: Wanted, now_s: float) -> tuple[RegionPhase, str, str]:
+        """Phase, reason, and the part of the reason that peers gave. Reasons have no numbers that always change."""
+        if self.drained_by is not None:
+            return "drained", f"drained by {self.drained_by}", self.drained_by
+        if self.heard_s is None:
+            return "joining", NOT_REPORTED, ""
+        if not self.fresh(wanted, now_s):
+            why = f"no report for {wanted.missed_heartbeats} heartbeats"
+            return "lost", f"{why}; {self.note}" if self.note else why, self.note
+        if self.state is None:
+            return "joining", "has not told its state", ""
+        phase, why = PHASE_OF[self.state.health], self.state.why
+        if not self.note:
+            return phase, why, ""
+        return phase, f"partition: {self.note}" + (f"; {why}" if why else ""), self.note
+
+
+def weigh_peers(members: Mapping[str, Member], wanted: Wanted, now_s: float) -> None:
+    """Sets each member's note: the peers it is silent to, when these are a majority of those that watch it.
+
+    For a region whose own link is silent, the peers that hear it are worth a note too: only its link is cut.
+    """
+    watching = [m for m in members.values() if m.judges and m.fresh(wanted, now_s)]
+    silent_to: dict[str, list[str]] = {}
+    for watcher in watching:
+        for name in watcher.silent:
+            silent_to.setdefault(name, []).append(watcher.name)
+    for member in members.values():
+        deaf = silent_to.get(member.name, [])
+        fresh = member.fresh(wanted, now_s)
+        member.note = ""
+        if not deaf and fresh:
+            continue
+        hearing = [w.name for w in watching if member.name in w.judges and member.name not in w.silent]
+        if len(deaf) > len(hearing):
+            member.note = f"silent to {named(deaf)}"
+        elif hearing and not fresh:
+            member.note = f"heard by {named(hearing)}"
+
+
+def without_load(state: RegionState) -> RegionState:
+    """What of a report is in plans: what stays the same while all goes well."""
+    targets = tuple(replace(t, load=_NO_LOAD, why="") for t in state.targets)
+    return replace(state, targets=targets, why="", age_s=0.0, spilled_rps={})
+
+
+def same_facts(state: RegionState, shown: RegionState | None) -> bool:
+    """Whether a report says nothing else than plans show. Compared in place, as it is done for every report."""
+    if shown is None or len(state.targets) != len(shown.targets):
+        return False
+    if (state.health, state.revision) != (shown.health, shown.revision):
+        return False
+    return all(_facts(a) == _facts(b) for a, b in zip(state.targets, shown.targets, strict=True))
+
+
+def _facts(t: Any) -> tuple[Any, ...]:
+    return (t.agent, t.app, t.release, t.engine_digest, t.health, t.replicas, t.slots, t.max_model_len)
+
+
+def named(names: Iterable[str], most: int = NAMED) -> str:
+    """Names for people, the first few of them."""
+    ordered: Sequence[str] = sorted(names)
+    more = f" and {len(ordered) - most} more" if len(ordered) > most else ""
+    return ", ".join(ordered[:most]) + more

@@ -1,0 +1,60 @@
+"""The fleet as operators read it: plain JSON of everything the coordinator knows now."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from serve_app.core.fleet import Fleet
+from serve_app.core.fleet_member import Member
+from serve_app.core.reports import TargetReport
+
+
+def status_of(fleet: Fleet, now_s: float) -> dict[str, Any]:
+    """What ``grix status`` shows. Ages are seconds ago; ``None`` is "never" or "no data"."""
+    return {
+        "epoch": fleet.facts.epoch,
+        "generation": fleet.generation,
+        "revision": fleet.wanted.revision,
+        "sending": fleet.sending,
+        "began_s_ago": _ago_s(fleet.began_s, now_s),
+        "regions": [_region(fleet, m, now_s) for m in fleet.members.values()],
+    }
+
+
+def _ago_s(at_s: float | None, now_s: float) -> float | None:
+    return None if at_s is None else round(now_s - at_s, 2)
+
+
+def _region(fleet: Fleet, member: Member, now_s: float) -> dict[str, Any]:
+    state, shown = member.state, member.shown
+    return {
+        "name": member.name,
+        "phase": shown.phase,
+        "why": shown.why,
+        "drained": shown.drained,
+        "drained_by": member.drained_by,
+        "accepts_spill": shown.accepts_spill,
+        "linked": member.link is not None,
+        "heard_s_ago": _ago_s(member.heard_s, now_s),
+        "seen": list(member.seen),
+        "health": None if state is None else state.health,
+        "state_why": "" if state is None else state.why,
+        "revision": "" if state is None else state.revision,
+        "spilled_rps": {} if state is None else dict(state.spilled_rps),
+        "targets": [] if state is None else [_target(fleet, member.name, t) for t in state.targets],
+        "nodes": [asdict(n) for n in member.nodes],
+        "peers": [
+            {"region": p.region, "silent_s": p.silent_s, "network_ms": p.network_ms, "fault": p.fault}
+            for p in member.peers
+        ],
+    }
+
+
+def _target(fleet: Fleet, region: str, target: TargetReport) -> dict[str, Any]:
+    expected = fleet.wanted.expected.get((region, target.agent))
+    return {
+        **asdict(target),
+        "expected": expected,
+        "drifted": expected is not None and expected != target.release,
+    }
