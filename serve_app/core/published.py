@@ -1,0 +1,73 @@
+"""When a picture of the fleet becomes a new snapshot: at once when something turned, of numbers only now and then."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable
+from typing import Final
+
+from serve_app.core.snapshots import Load, RegionView, Snapshot, Target
+
+#: Numbers alone make a new snapshot at most this often, and a snapshot with other numbers is never older.
+NUMBERS_EVERY_S: Final = 0.3
+#: A reason is the same one whatever numbers it names.
+_NO_DIGITS: Final = dict.fromkeys(map(ord, "0123456789."))
+
+
+def _notch(value: float | None, unit: float) -> int | None:
+    """A number in steps that grow with it: about half as much again each."""
+    return None if value is None else int(2.0 * math.log2(1.0 + value / unit))
+
+
+def _tenth(value: float | None) -> int | None:
+    return None if value is None else round(value * 10)
+
+
+def _numbers(load: Load) -> Hashable:
+    return (
+        _notch(load.queue_wait_p95_ms, 10.0),
+        _notch(load.oldest_wait_ms, 10.0),
+        _notch(load.waiting, 1.0),
+        _notch(load.running, 1.0),
+        _tenth(load.kv_cache_used_ratio),
+        _notch(load.first_token_p95_ms, 10.0),
+        _tenth(load.error_ratio),
+        _notch(load.network_ms, 5.0),
+    )
+
+
+def _facts(target: Target) -> Hashable:
+    where = (target.id, target.app, target.slots, target.max_model_len, target.residency, target.gpu_hour_usd)
+    said = target.why.translate(_NO_DIGITS)
+    return (*where, target.health, target.breaker, target.accepts_spill, target.drained, target.drifted, said)
+
+
+class Publisher:
+    """Holds the last snapshot, and makes the next one when a Router would see a difference that matters."""
+
+    def __init__(self, epoch: int) -> None:
+        self._epoch = epoch
+        self._generation = 0
+        self._facts: Hashable = None
+        self._numbers: Hashable = None
+        self._published_s = 0.0
+        self._last: Snapshot | None = None
+
+    def outrank(self, epoch: int) -> None:
+        """From now on later than every snapshot of ``epoch``."""
+        if epoch > self._epoch:
+            self._epoch, self._facts = epoch + 1, None
+
+    def publish(self, targets: tuple[Target, ...], regions: tuple[RegionView, ...], now_s: float) -> Snapshot:
+        """The snapshot of now: the last one, unless it is no longer true enough."""
+        facts = (
+            tuple(_facts(t) for t in targets),
+            tuple((r.name, r.health, r.drained, r.accepts_spill) for r in regions),
+        )
+        numbers = tuple((round(t.weight, 1), _numbers(t.load)) for t in targets)
+        old = now_s - self._published_s >= NUMBERS_EVERY_S
+        if self._last is None or facts != self._facts or (old and numbers != self._numbers):
+            self._generation += 1
+            self._facts, self._numbers, self._published_s = facts, numbers, now_s
+            self._last = Snapshot(self._epoch, self._generation, targets, regions)
+        return self._last

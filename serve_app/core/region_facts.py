@@ -1,0 +1,36 @@
+"""What a RegionAgent is told, not what it finds out: the regions of the fleet, its own agents, and its patience."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from serve_app.core.table import Agent
+
+
+@dataclass(frozen=True, slots=True)
+class RegionFacts:
+    """What the Federation document says of one region, as far as it concerns others.
+
+    ``accepts_spill`` is ``False`` as well where no gateway can be reached.
+    """
+
+    name: str
+    cloud: str
+    residency: frozenset[str] = frozenset()
+    gpu_hour_usd: float = 0.0
+    accepts_spill: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class FleetFacts:
+    """All regions by name, which of them this one is, its agents, and how long silence is suffered.
+
+    ``plan_stale_s``: a plan that was not confirmed for longer says nothing about who is well.
+    """
+
+    me: str
+    regions: Mapping[str, RegionFacts]
+    agents: Mapping[str, Agent]
+    peer_silence_s: float = 1.0
+    plan_stale_s: float = 3.0

@@ -1,0 +1,275 @@
+"""What a region knows of the fleet, and what it makes of it: the picture its Routers choose from, and its own summary.
+
+Events come in with the time of their receipt; nothing here has a clock. A region judges its peers by what it hears of
+them itself. The coordinator's plan adds what it cannot hear: drains, releases, and failures that others see. A plan
+that has not been confirmed for a while says nothing any more about who is well.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from serve_app.core.breaker import SharedBreakers
+from serve_app.core.published import Publisher
+from serve_app.core.region_facts import FleetFacts, RegionFacts
+from serve_app.core.reports import (
+    FRESH_S,
+    FleetRegion,
+    PeerView,
+    Plan,
+    RegionState,
+    ReplicaReport,
+    RouterReport,
+    TargetReport,
+)
+from serve_app.core.snapshots import Health, RegionView, Snapshot, Target
+from serve_app.core.table import Agent
+from serve_app.core.target_health import SLOW_WEIGHT, Ramp, Replicas, Standing, clean, summed
+
+#: Rates of spilled requests are over so long.
+RATE_S: Final = 10.0
+_USABLE: Final = frozenset({"healthy", "slow"})
+
+
+@dataclass(slots=True)
+class _Rates:
+    """Requests a second by name, over the last :data:`RATE_S`."""
+
+    counted: deque[tuple[float, str, int]] = field(default_factory=deque)
+
+    def add(self, counts: Mapping[str, int], now_s: float) -> None:
+        self.counted.extend((now_s, name, count) for name, count in counts.items() if count > 0)
+
+    def now(self, now_s: float) -> dict[str, float]:
+        while self.counted and now_s - self.counted[0][0] > RATE_S:
+            self.counted.popleft()
+        sums: Counter[str] = Counter()
+        for _, name, count in self.counted:
+            sums[name] += count
+        return {name: total / RATE_S for name, total in sums.items()}
+
+
+class RegionCore:
+    """The state of one RegionAgent. ``epoch`` orders its snapshots after those of the RegionAgent before it."""
+
+    def __init__(self, facts: FleetFacts, epoch: int) -> None:
+        self._facts = facts
+        self._replicas: dict[str, Replicas] = {}
+        self._ramps: dict[tuple[str, str], Ramp] = {}
+        self._views: dict[str, tuple[float, PeerView]] = {}
+        self._plan: Plan | None = None
+        self._planned: dict[str, FleetRegion] = {}
+        self._plan_s = 0.0
+        self._breakers = SharedBreakers()
+        self._wanted, self._spilled = _Rates(), _Rates()
+        self._publisher = Publisher(epoch)
+        #: Name of the configuration that is applied here.
+        self.revision = ""
+
+    # ---- what comes in ----
+
+    def configure(self, facts: FleetFacts) -> None:
+        """Other agents, regions or limits; what was heard stays."""
+        self._facts = facts
+
+    def outrank(self, epoch: int) -> None:
+        """A Router has seen this epoch: what comes from here must be newer, whatever the clock said at the start."""
+        self._publisher.outrank(epoch)
+
+    def replica(self, report: ReplicaReport, now_s: float) -> float:
+        """Takes a replica's push; requests a second that were wanted of its engine but served elsewhere."""
+        self._replicas.setdefault(report.app, Replicas()).take(report, now_s)
+        rates = self._wanted.now(now_s)
+        return sum(rates.get(agent.name, 0.0) for agent in self._facts.agents.values() if agent.app == report.app)
+
+    def router(self, report: RouterReport, now_s: float) -> None:
+        """Takes a Router's push."""
+        self._breakers.take(report, now_s)
+        self._wanted.add(report.wanted_spilled, now_s)
+        self._spilled.add(report.spilled_to, now_s)
+
+    def peers(self, views: Iterable[PeerView], now_s: float) -> None:
+        """Takes what the gateway sees of the peers; a report in the name of another region is none."""
+        for view in views:
+            if view.region not in self._facts.regions or view.region == self._facts.me:
+                continue
+            if view.state is not None and view.state.region != view.region:
+                fault = f"its report is in the name of {view.state.region}"
+                view = replace(view, state=None, fault=fault)
+            self._views[view.region] = (now_s, view)
+
+    def plan(self, plan: Plan, now_s: float) -> bool:
+        """Takes the coordinator's plan, the same one again too, which confirms it; an older one is not taken."""
+        if self._plan is not None and plan.order < self._plan.order:
+            return False
+        self._plan, self._plan_s = plan, now_s
+        self._planned = {region.name: region for region in plan.regions}
+        return True
+
+    # ---- what is made of it ----
+
+    def snapshot_for(self, router: str, now_s: float) -> Snapshot:
+        """The fleet as this Router shall see it; the generation grows when any Router would see another one."""
+        shared = self.refresh(now_s)
+        return replace(shared, lent=self._breakers.lend(router, now_s), recover_s=self._breakers.recover_s(now_s))
+
+    def refresh(self, now_s: float) -> Snapshot:
+        """The picture without what is lent to one Router."""
+        own = self._own(now_s)
+        targets = (*self._own_targets(own, now_s), *self._peer_targets(now_s))
+        self._breakers.retain({t.id for t in targets})
+        return self._publisher.publish(targets, self._region_views(own, now_s), now_s)
+
+    def own_state(self, now_s: float) -> RegionState:
+        """This region's summary, for its peers and the coordinator."""
+        reports = tuple(report for report, _ in self._own(now_s))
+        health, why = summed(reports)
+        return RegionState(self._facts.me, health, why, reports, self.revision, 0.0, self._spilled.now(now_s))
+
+    @property
+    def current_plan(self) -> Plan | None:
+        return self._plan
+
+    def plan_age_s(self, now_s: float) -> float | None:
+        """How long ago the plan was confirmed; ``None`` without one."""
+        return None if self._plan is None else now_s - self._plan_s
+
+    def views(self, now_s: float) -> dict[str, tuple[float, PeerView]]:
+        """By peer, the gateway's last view of it and how old that is."""
+        return {name: (now_s - at_s, view) for name, (at_s, view) in self._views.items()}
+
+    def is_idle(self, app: str, now_s: float) -> bool:
+        """Whether nothing waits or runs in an engine, as far as its replicas tell."""
+        load = self._replicas.get(app, Replicas()).standing(now_s, may_sleep=True).load
+        return not load.waiting and not load.running
+
+    def _own(self, now_s: float) -> list[tuple[TargetReport, Standing]]:
+        made = []
+        for agent in self._facts.agents.values():
+            told = self._replicas.get(agent.app, Replicas())
+            standing = told.standing(now_s, may_sleep=agent.min_replicas == 0)
+            made.append((_report(agent, standing), standing))
+        return made
+
+    def _own_targets(self, own: Iterable[tuple[TargetReport, Standing]], now_s: float) -> Iterable[Target]:
+        mine = self._facts.regions[self._facts.me]
+        for report, standing in own:
+            yield self._target(mine, report, report.health, report.why, now_s, lost=standing.lost)
+
+    def _peer_targets(self, now_s: float) -> Iterable[Target]:
+        for region in self._facts.regions.values():
+            state = self._state_of(region.name)
+            if region.name == self._facts.me or state is None:
+                continue
+            health, why = self._peer(region.name, now_s)
+            for report in state.targets:
+                if health in ("ejected", "unknown") or (health == "stale" and report.health in _USABLE):
+                    yield self._target(region, report, health, why, now_s)
+                else:
+                    yield self._target(region, report, report.health, report.why, now_s)
+
+    def _target(
+        self, region: RegionFacts, report: TargetReport, health: Health, why: str, now_s: float, *, lost: bool = False
+    ) -> Target:
+        expected = self._plan.expected.get((region.name, report.agent)) if self._plan is not None else None
+        target = Target(
+            region=region.name,
+            cloud=region.cloud,
+            agent=report.agent,
+            app=report.app,
+            release=report.release,
+            max_model_len=report.max_model_len,
+            slots=report.slots,
+            residency=region.residency,
+            gpu_hour_usd=region.gpu_hour_usd,
+            health=health,
+            load=replace(clean(report.load), network_ms=self._network_ms(region.name)),
+            accepts_spill=self._accepts_spill(region),
+            drained=self._is_drained(region.name),
+            drifted=expected is not None and expected != report.release,
+            why=why,
+        )
+        breaker = self._breakers.state(target.id, now_s)
+        ramp = self._ramps.setdefault((region.name, report.agent), Ramp())
+        weight = 1.0
+        if health == "ejected" or breaker != "closed" or lost:
+            ramp.out()
+        elif health in _USABLE:
+            weight = ramp.fit(now_s)
+        if target.drifted and not why:
+            why = f"serves release {report.release[:12]}, the plan says {str(expected)[:12]}"
+        elif weight < 1.0 and not why:
+            why = "was out, comes back slowly"
+        return replace(target, weight=weight * (SLOW_WEIGHT if health == "slow" else 1.0), breaker=breaker, why=why)
+
+    def _state_of(self, name: str) -> RegionState | None:
+        """The newest summary of a peer: its own beats carry it, else the coordinator may have one."""
+        view = self._views.get(name)
+        if view is not None and view[1].state is not None:
+            return view[1].state
+        planned = self._planned.get(name)
+        return planned.state if planned is not None else None
+
+    def _peer(self, name: str, now_s: float) -> tuple[Health, str]:
+        """What this region thinks of a peer as a whole, and why."""
+        if name not in self._views:
+            return "unknown", "no beat yet"
+        at_s, view = self._views[name]
+        fault = f": {view.fault}" if view.fault else ""
+        if now_s - at_s > FRESH_S:
+            return "ejected", f"the gateway here has told nothing for {now_s - at_s:.1f} s"
+        if view.silent_s is None:
+            return "unknown", f"no beat yet{fault}"
+        planned = self._planned.get(name) if now_s - self._plan_s <= self._facts.plan_stale_s else None
+        if view.silent_s > self._facts.peer_silence_s:
+            lost = planned is not None and planned.phase in ("lost", "failed")
+            agreed = "; the coordinator has lost it too" if lost else ""
+            return "ejected", f"peer silent for {view.silent_s:.1f} s{fault}{agreed}"
+        if planned is not None and planned.phase == "failed":
+            return "ejected", f"coordinator: {planned.why or 'failed'}"
+        if view.state is None:
+            return "unknown", f"beats without a report{fault}"
+        if view.state.age_s > FRESH_S:
+            return "stale", f"its report is {view.state.age_s:.1f} s old"
+        return view.state.health, view.state.why
+
+    def _network_ms(self, name: str) -> float | None:
+        view = self._views.get(name)
+        return view[1].network_ms if view is not None else None
+
+    def _accepts_spill(self, region: RegionFacts) -> bool:
+        planned = self._planned.get(region.name)
+        return region.accepts_spill and (planned is None or planned.accepts_spill)
+
+    def _is_drained(self, name: str) -> bool:
+        planned = self._planned.get(name)
+        return planned is not None and planned.drained
+
+    def _region_views(self, own: Iterable[tuple[TargetReport, Standing]], now_s: float) -> tuple[RegionView, ...]:
+        mine = summed([report for report, _ in own])
+        views = []
+        for region in self._facts.regions.values():
+            health, why = mine if region.name == self._facts.me else self._peer(region.name, now_s)
+            drained, network_ms = self._is_drained(region.name), self._network_ms(region.name)
+            spill = self._accepts_spill(region)
+            views.append(RegionView(region.name, region.cloud, health, why, spill, drained, network_ms))
+        return tuple(views)
+
+
+def _report(agent: Agent, standing: Standing) -> TargetReport:
+    """One agent as its region reports it; agents that share an engine have the same load."""
+    return TargetReport(
+        agent=agent.name,
+        app=agent.app,
+        release=agent.release,
+        engine_digest=agent.engine_digest,
+        health=standing.health,
+        why=standing.why,
+        replicas=standing.replicas,
+        slots=agent.slots * max(1, standing.replicas),
+        max_model_len=agent.max_model_len,
+        load=standing.load,
+    )

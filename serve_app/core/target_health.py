@@ -1,0 +1,154 @@
+"""What an engine's replicas say of it, as one health and one load; and how a target that was out comes back."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Final
+
+from serve_app.core.reports import FRESH_S, ReplicaReport, TargetReport
+from serve_app.core.snapshots import Health, Load
+
+#: For each replica that reports: more waiting than this is slow.
+SLOW_WAITING: Final = 20
+SLOW_FIRST_TOKEN_MS: Final = 1500.0
+#: What was slow is so until it is this much below the limits: at a limit it would change with each report.
+CALM_RATIO: Final = 0.75
+SLOW_WEIGHT: Final = 0.3
+RAMP_FROM: Final = 0.1
+RAMP_S: Final = 20.0
+#: A replica that was silent for so long is gone, and an engine whose replicas all are comes back by the ramp.
+FORGET_S: Final = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """One engine as its replicas tell; ``replicas`` are those that give tokens.
+
+    ``lost``: all were silent for so long that whoever reports next must be a new one.
+    """
+
+    health: Health
+    why: str
+    load: Load
+    replicas: int
+    lost: bool = False
+
+
+def clean(load: Load) -> Load:
+    """A load without numbers that cannot be: what is negative or not finite is no data."""
+    values = {f.name: getattr(load, f.name) for f in fields(load)}
+    odd = [name for name, value in values.items() if value is not None and not (math.isfinite(value) and value >= 0)]
+    return replace(load, **dict.fromkeys(odd)) if odd else load
+
+
+def merged(loads: Iterable[Load]) -> Load:
+    """The load of a target whose replicas report these: counts add up, of percentiles the worst counts."""
+    every = list(loads)
+
+    def told(name: str) -> list[float]:
+        return [value for load in every if (value := getattr(load, name)) is not None]
+
+    def worst(name: str) -> float | None:
+        return max(told(name), default=None)
+
+    def mean(name: str) -> float | None:
+        values = told(name)
+        return sum(values) / len(values) if values else None
+
+    waiting, running = told("waiting"), told("running")
+    return Load(
+        queue_wait_p95_ms=worst("queue_wait_p95_ms"),
+        oldest_wait_ms=worst("oldest_wait_ms"),
+        waiting=int(sum(waiting)) if waiting else None,
+        running=int(sum(running)) if running else None,
+        kv_cache_used_ratio=mean("kv_cache_used_ratio"),
+        first_token_p95_ms=worst("first_token_p95_ms"),
+        error_ratio=mean("error_ratio"),
+    )
+
+
+class Replicas:
+    """The reports of one engine's replicas, each the last one of its replica, aged by their receipt."""
+
+    def __init__(self) -> None:
+        self._reports: dict[str, tuple[float, ReplicaReport]] = {}
+        self._heard_s: float | None = None
+        self._slow = False
+
+    def take(self, report: ReplicaReport, now_s: float) -> None:
+        """One push."""
+        self._heard_s = now_s
+        self._reports[report.replica] = (now_s, replace(report, load=clean(report.load)))
+        for name in [n for n, (at_s, _) in self._reports.items() if now_s - at_s > FORGET_S]:
+            del self._reports[name]
+
+    def standing(self, now_s: float, *, may_sleep: bool) -> Standing:
+        """Health and load now. ``may_sleep``: the engine may have no replicas, so that silence says nothing."""
+        fresh = [report for at_s, report in self._reports.values() if now_s - at_s <= FRESH_S]
+        if not fresh:
+            self._slow = False
+            if self._heard_s is None:
+                return Standing("unknown", "no replica has reported yet", Load(), 0)
+            if may_sleep:
+                return Standing("unknown", "no replica runs", Load(), 0)
+            silent_s = now_s - self._heard_s
+            why = f"no replica has reported for {silent_s:.1f} s"
+            return Standing("stale", why, Load(), 0, lost=silent_s > FORGET_S)
+        load = merged(r.load for r in fresh)
+        proven = sum(r.proven for r in fresh)
+        if not proven:
+            self._slow = False
+            return Standing("ejected", f"no token from {_counted(len(fresh))}", load, 0)
+        why_slow = self._why_slow(load, proven)
+        self._slow = why_slow is not None
+        if why_slow is not None:
+            return Standing("slow", why_slow, load, proven)
+        silent = len(fresh) - proven
+        return Standing("healthy", f"no token from {silent} of {_counted(len(fresh))}" if silent else "", load, proven)
+
+    def _why_slow(self, load: Load, replicas: int) -> str | None:
+        limit = CALM_RATIO if self._slow else 1.0
+        if load.waiting is not None and load.waiting > limit * SLOW_WAITING * replicas:
+            return f"{load.waiting} wait for {_counted(replicas)}"
+        if load.first_token_p95_ms is not None and load.first_token_p95_ms > limit * SLOW_FIRST_TOKEN_MS:
+            return f"first token after {load.first_token_p95_ms:.0f} ms"
+        return None
+
+
+def _counted(replicas: int) -> str:
+    return f"{replicas} replica{'' if replicas == 1 else 's'}"
+
+
+def summed(reports: Sequence[TargetReport]) -> tuple[Health, str]:
+    """A region's health from its targets': it is out when no engine gives tokens, slow when none is better."""
+    if not reports:
+        return "unknown", "no agent runs here"
+    order: tuple[Health, ...] = ("healthy", "slow", "unknown", "stale", "ejected", "probing")
+    health = next(h for h in order if any(r.health == h for r in reports))
+    worse = {r.app: f"{r.app} is {r.health}: {r.why}" for r in reports if r.health != "healthy"}
+    return health, "; ".join(worse.values())
+
+
+class Ramp:
+    """The share of its score that a target counts with: little at first after it was out, then more, then all."""
+
+    def __init__(self) -> None:
+        self._out = False
+        self._back_s: float | None = None
+
+    def out(self) -> None:
+        """The target is seen to fail: whenever it is back, it comes slowly."""
+        self._out, self._back_s = True, None
+
+    def fit(self, now_s: float) -> float:
+        """The target is seen to work; its share from ``RAMP_FROM`` to 1."""
+        if self._out:
+            self._out, self._back_s = False, now_s
+        if self._back_s is None:
+            return 1.0
+        done = min(1.0, max(0.0, (now_s - self._back_s) / RAMP_S))
+        if done == 1.0:
+            self._back_s = None
+        return RAMP_FROM + (1.0 - RAMP_FROM) * done

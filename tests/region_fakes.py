@@ -1,0 +1,69 @@
+"""What RegionAgents are fed with: agents of one engine, pushes, beats of one peer, plans."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from serve_app.core.region_facts import FleetFacts, RegionFacts
+from serve_app.core.region_state import RegionCore
+from serve_app.core.reports import FleetRegion, PeerView, Plan, RegionState, ReplicaReport, TargetReport
+from serve_app.core.snapshots import Load
+from serve_app.core.table import Agent, Timeouts
+
+
+def agent(name: str, **changes: Any) -> Agent:
+    made = Agent(
+        name=name,
+        engine_agent=name,
+        app=f"{name}--12345678",
+        engine_digest="e" * 64,
+        release="abcdef123456" + "0" * 52,
+        duty="chat",
+        max_model_len=1000,
+        slots=4,
+        min_replicas=1,
+        max_queue_ms=250,
+        priority=100,
+        max_tokens_default=100,
+        timeouts=Timeouts(),
+    )
+    return replace(made, **changes)
+
+
+CHAT = agent("qwen-chat", release="a" * 64)
+DOC = agent("qwen-doc", engine_agent="qwen-chat", app=CHAT.app, release="b" * 64)
+FACTS = FleetFacts(
+    me="cloud-a",
+    regions={
+        "cloud-a": RegionFacts("cloud-a", "cloud-a", frozenset({"sg"}), 1.0),
+        "cloud-b": RegionFacts("cloud-b", "cloud-b", frozenset({"eu"}), 1.15),
+        "edge-1": RegionFacts("edge-1", "edge", frozenset(), 0.05, accepts_spill=False),
+    },
+    agents={"qwen-chat": CHAT, "qwen-doc": DOC},
+)
+THERE = TargetReport(
+    "qwen-chat", "qwen-chat--99999999", "c" * 64, "d" * 64, "healthy", "", 2, 32, 4096, Load(waiting=1)
+)
+
+
+def core(**changes: Any) -> RegionCore:
+    return RegionCore(replace(FACTS, **changes), 7)
+
+
+def push(*, proven: bool = True, app: str = CHAT.app, **load: Any) -> ReplicaReport:
+    return ReplicaReport(app, "r1", "e" * 64, proven, Load(**load))
+
+
+def beat(silent_s: float | None = 0.1, *targets: TargetReport, **changes: Any) -> PeerView:
+    state = RegionState("cloud-b", "healthy", "", targets or (THERE,))
+    made = PeerView("cloud-b", silent_s, 12.0, state)
+    return replace(made, **changes)
+
+
+def plan(generation: int = 1, epoch: int = 5, **regions: FleetRegion) -> Plan:
+    return Plan(epoch, generation, tuple(replace(r, name=n.replace("_", "-")) for n, r in regions.items()))
+
+
+def ready(**changes: Any) -> FleetRegion:
+    return replace(FleetRegion("", "ready", ""), **changes)
