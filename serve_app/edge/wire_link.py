@@ -135,6 +135,8 @@ def plan_message(plan: Plan, told: Plan | None = None) -> pb.RegionDown:
     names = [r.name for r in plan.regions]
     full = told is None or names != [r.name for r in told.regions]
     before = {} if told is None or full else {r.name: r for r in told.regions}
+    # Thousands of entries, which change when somebody applies documents: they do not go with each heartbeat.
+    expected = {} if told is not None and plan.expected == told.expected else plan.expected
     return pb.RegionDown(
         protocol=PROTOCOL,
         epoch=plan.epoch,
@@ -143,7 +145,8 @@ def plan_message(plan: Plan, told: Plan | None = None) -> pb.RegionDown:
         regions=[_region_message(r) for r in plan.regions if r != before.get(r.name)],
         revision=plan.revision,
         documents=plan.documents if told is None or plan.documents != told.documents else None,
-        expected=[pb.Expected(region=r, agent=a, release=release) for (r, a), release in plan.expected.items()],
+        expected=[pb.Expected(region=r, agent=a, release=release) for (r, a), release in expected.items()],
+        has_expected=told is None or plan.expected != told.expected,
     )
 
 
@@ -168,11 +171,12 @@ def plan_of(message: pb.RegionDown, before: Plan | None = None) -> Plan:
         if unknown:
             raise WireError("regions", f"{min(unknown)!a} has changed but was never in the plan of this link")
         regions = tuple(changed.get(r.name, r) for r in before.regions)
+    expected = {(e.region, e.agent): e.release for e in message.expected}
     return Plan(
         epoch=message.epoch,
         generation=message.generation,
         regions=regions,
         revision=message.revision,
         documents=message.documents if before is None or message.HasField("documents") else before.documents,
-        expected={(e.region, e.agent): e.release for e in message.expected},
+        expected=before.expected if before is not None and not message.has_expected else expected,
     )

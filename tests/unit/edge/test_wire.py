@@ -122,3 +122,12 @@ def test_a_change_without_its_plan_is_refused() -> None:
     change.regions.add(name="cloud-z")
     with pytest.raises(WireError, match=r"^regions: 'cloud-z' has changed but was never in the plan"):
         plan_of(change, told)
+
+
+def test_expected_releases_travel_when_they_change() -> None:
+    told = Plan(1, 1, expected={("cloud-a", "chat"): "r1"})
+    same = plan_message(replace(told, generation=2), told)
+    assert (len(same.expected), same.has_expected) == (0, False)
+    assert plan_of(same, told).expected == told.expected
+    gone = plan_message(replace(told, generation=2, expected={}), told)
+    assert plan_of(gone, told).expected == {}
