@@ -67,3 +67,57 @@ def plan(generation: int = 1, epoch: int = 5, **regions: FleetRegion) -> Plan:
 
 def ready(**changes: Any) -> FleetRegion:
     return replace(FleetRegion("", "ready", ""), **changes)
+
+
+#: Two regions that spill to each other, an edge that nobody dials, and two agents of one engine in each.
+FEDERATION = """\
+apiVersion: grix.io/v1
+kind: Federation
+metadata: {name: two}
+spec:
+  coordinator: {address: "127.0.0.1:7443"}
+  regions:
+    - {name: cloud-a, cloud: cloud-a, location: x, gpuHourUsd: 1, role: primary, residency: [sg, jp],
+       gateway: "127.0.0.1:7543"}
+    - {name: cloud-b, cloud: cloud-b, location: y, gpuHourUsd: 1.15, role: secondary, residency: [eu],
+       gateway: "127.0.0.1:7643"}
+    - {name: edge-1, cloud: edge, location: z, gpuHourUsd: 0.05, role: edge, acceptsSpill: false}
+---
+apiVersion: grix.io/v1
+kind: AgentPolicy
+metadata: {name: qwen-chat}
+spec:
+  version: "1"
+  duty: chat
+  model: tiny-qwen
+  storage: {modelPath: "embedded:tiny-qwen"}
+  engine: {maxModelLen: 4096, maxNumSeqs: 16, kvCacheMemory: 128Mi}
+  minReplicas: 1
+  maxReplicas: 1
+---
+apiVersion: grix.io/v1
+kind: AgentPolicy
+metadata: {name: qwen-doc}
+spec: {version: "1", duty: worker, engineOf: qwen-chat, minReplicas: 1, maxReplicas: 1}
+---
+apiVersion: grix.io/v1
+kind: RouteTable
+metadata: {name: default}
+spec:
+  languages: {tokenRatio: {en: 1, ja: 1.6, ko: 1.8}}
+  rules:
+    - {name: fallback, match: {}, target: {agent: qwen-chat, langTemplate: en}}
+---
+apiVersion: grix.io/v1
+kind: Tenant
+metadata: {name: tester}
+spec:
+  role: operator
+  keys: [{id: k1, sha256: "0000000000000000000000000000000000000000000000000000000000000000"}]
+  residency: [any]
+---
+apiVersion: grix.io/v1
+kind: PromptTemplate
+metadata: {name: en}
+spec: {version: "1", language: en, register: plain, system: Be brief.}
+"""

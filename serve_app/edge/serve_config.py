@@ -9,6 +9,7 @@ from typing import Any, Final
 from cluster_configs import schema
 from cluster_configs.bundle import Config, bundle, engine_owner, languages_named
 from serve_app.core.names import app_name, digest_of
+from serve_app.edge.federation_apps import THIN_CPUS, control_config, region_app
 from serve_app.edge.model_files import as_model_path, hub_revision, model_digest
 
 #: Environment variable that carries engine options which are not in the engine digest.
@@ -17,8 +18,6 @@ RESOURCES_VARIABLE: Final = "GRIX_ENGINE_RESOURCES"
 INGRESS_ONGOING: Final = 10_000
 #: Requests that may wait in the proxy while every Router is full; by default there is no bound.
 INGRESS_QUEUED: Final = 1_000
-#: A slice of a core for the thin deployments, so that a two-core machine can hold them all.
-THIN_CPUS: Final = 0.1
 ONGOING_PER_SLOT: Final = 4
 #: Calls that may wait in a Router's handle, for each slot of an engine: more than can be served in time is refused.
 QUEUED_PER_SLOT: Final = 64
@@ -144,10 +143,9 @@ def router_config(
 
 
 def _router_app(
-    config: Config, region: schema.Region, engines: Mapping[str, str], total_s: float, open_access: bool
+    config: Config, region: schema.Region, user_config: Mapping[str, Any], total_s: float
 ) -> dict[str, Any]:
     languages = config.routes.spec.languages
-    user_config = router_config(config, region, engines, open_access)
     detector_config = {
         "languages": sorted(languages_named(config) | languages.token_ratio.keys()),
         "equivalent": [list(group) for group in languages.equivalent],
@@ -161,7 +159,7 @@ def _router_app(
         "max_queued_requests": INGRESS_QUEUED,
         "graceful_shutdown_timeout_s": total_s,
         "health_check_period_s": 2.0,
-        "user_config": user_config,
+        "user_config": dict(user_config),
         "ray_actor_options": thin,
     }
     detector = {
@@ -208,10 +206,14 @@ def engines_of(
 
 def use_redis(rendered: dict[str, Any], url: str, password_file: str) -> None:
     """Names a Redis in a rendered config whose Federation names none: the one that starts with the region."""
+    redis = {"url": url, "passwordFile": password_file}
     for app in rendered["applications"]:
         for deployment in app["deployments"]:
-            if deployment["name"] == "Router":
-                deployment["user_config"]["region"]["redis"] = {"url": url, "passwordFile": password_file}
+            user_config = deployment["user_config"]
+            if "region" in user_config:
+                user_config["region"] = {**user_config["region"], "redis": redis}
+            if "again" in user_config:
+                user_config["again"]["redis"] = redis
 
 
 def render(
@@ -239,13 +241,29 @@ def render(
     args = owners_args(owners, model, region_name)
     engines = engines_of(config, agents, args)
     total_s = max(a.spec.timeouts.total_s for a in agents.values())
+    user_config = router_config(config, region, engines, open_access)
+    again = {"http_host": http_host, "http_port": http_port, "model": model, "open_access": open_access}
+    federated = config.federation.spec.coordinator is not None
     return {
         "proxy_location": "HeadOnly",
         # The Router logs each request once, with all that is known of it; Serve would at each hop.
         "logging_config": {"enable_access_log": False},
         "http_options": {"host": http_host, "port": http_port, **_tls(region)},
         "applications": [
-            _router_app(config, region, engines, total_s, open_access),
+            _router_app(config, region, user_config, total_s),
             *(_agent_app(owners[n], args[n]) for n in owners),
+            *([region_app(config, region, user_config, total_s, again)] if federated else []),
         ],
     }
+
+
+def render_control(config: Config, *, metrics: str | None = None, model: str | None = None) -> dict[str, Any]:
+    """The Serve config of the control cluster. ``metrics`` is where the coordinator exports them, HOST:PORT.
+
+    Raises:
+        LookupError: when the federation has no coordinator.
+    """
+    if config.federation.spec.coordinator is None:
+        name = config.federation.metadata.name
+        raise LookupError(f"control: federation {name} has no coordinator; write spec.coordinator.address")
+    return control_config(config, {"metrics": metrics, "model": model})
