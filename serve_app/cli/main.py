@@ -40,8 +40,8 @@ def _render(args: argparse.Namespace) -> int:
     region = config.federation.region(args.region)
     home = Home.here()
     if region is not None and not config.tenants:
-        config = documents.load(args.config, [own_tenant(home, region.name)])
-        note(f"tenant 'local' added; its API key is in {home.key_file(region.name)}")
+        config = documents.load(args.config, [own_tenant(home)])
+        note(f"tenant 'local' added; its API key is in {home.key_file}")
     port = args.port or (region.http.port if region is not None else 8000)
     rendered = documents.render(config, args.region, port, args.model, False)
     out(yaml.safe_dump(rendered, sort_keys=False, allow_unicode=True, width=120).rstrip())
@@ -49,9 +49,9 @@ def _render(args: argparse.Namespace) -> int:
 
 
 def _wanted(args: argparse.Namespace) -> Any:
-    from serve_app.cli.up import Wanted
+    from serve_app.cli.start_region import Wanted
 
-    return Wanted(args.config, args.region, args.model, args.open_access, args.wait)
+    return Wanted(args.config, args.region, getattr(args, "control", False), args.model, args.open_access, args.wait)
 
 
 def _up(args: argparse.Namespace) -> int:
@@ -62,29 +62,23 @@ def _up(args: argparse.Namespace) -> int:
     if args.json:
         out_json(state)
         return OK
+    said = "is already up" if before else "is up"
     for record in state["regions"]:
         health = regions.deep_health(record)[0] if before else True
-        said = "is already up" if before else "is up"
         out(f"{record['name']} {said}{'' if health else ', but NOT healthy; see grix status'}")
         out(f"  url        {record['url']}\n  API key    in {record['key_file']}")
         out(f"  dashboard  {record['dashboard']} (token in {record['token_file']})")
+    coordinator = state["coordinator"]
+    if coordinator is not None:
+        out(f"coordinator {said}\n  address    {coordinator['address']} (certificates in {coordinator['pki']})")
+        out(f"  dashboard  {coordinator['dashboard']} (token in {coordinator['token_file']})")
     return OK
 
 
 def _down(args: argparse.Namespace) -> int:
-    from serve_app.cli import regions
+    from serve_app.cli.up import down
 
-    home, progress = Home.here(), Progress()
-    records = home.read()["regions"]
-    faults = []
-    for record in records:
-        try:
-            regions.end(record, home, progress)
-        except Failed as error:
-            faults.append(str(error))
-    if faults:
-        raise Failed("\n".join(faults))
-    out("down" if records else "nothing is up in this folder")
+    out("down" if down(Home.here(), Progress()) else "nothing is up in this folder")
     return OK
 
 
@@ -200,7 +194,9 @@ def parser() -> argparse.ArgumentParser:
     rendered.add_argument("region", metavar="REGION")
     add_config(rendered)
     rendered.add_argument("--port", type=_port, metavar="N", help="HTTP port (default: the region's)")
-    add_up(add("up", _up, "start the region on this machine"))
+    up = add("up", _up, "start the federation on this machine")
+    add_up(up)
+    up.add_argument("--control", action="store_true", help="only the coordinator of the federation")
     down = add("down", _down, "stop what grix up started in this folder")
     down.add_argument("--json", action="store_true", help=argparse.SUPPRESS)
     status = add("status", _status, "what is up, and how it is")

@@ -16,6 +16,8 @@ ENGINE_BYTES: Final = round(1.4 * GIB)
 #: Serve's controller and proxy, a Router, a LanguageDetector: one process each.
 THIN_BYTES: Final = 150 * MIB
 SERVE_PROCESSES: Final = 2
+#: RegionAgent and RegionGateway, in a region of a federation.
+REGION_HELPERS: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +57,11 @@ def gib(size_bytes: int) -> str:
     return f"{size_bytes / GIB:.2f}"
 
 
-def budget(engines: Iterable[EngineNeed], *, routers: int, detectors: int, available_bytes: int) -> Budget:
-    """Adds up a region: its cluster, Serve's own processes, thin deployments, and every engine replica."""
-    thin = SERVE_PROCESSES + routers + detectors
+def budget(
+    engines: Iterable[EngineNeed], *, routers: int, detectors: int, available_bytes: int, helpers: int = 0
+) -> Budget:
+    """Adds up a cluster: Ray's own, Serve's own processes, thin deployments, and every engine replica."""
+    thin = SERVE_PROCESSES + routers + detectors + helpers
     lines = [("Ray cluster", CLUSTER_BYTES), (f"{thin} Serve processes", thin * THIN_BYTES)]
     unknown = []
     for need in engines:

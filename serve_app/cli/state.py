@@ -14,6 +14,10 @@ from typing import Any, Final
 from serve_app.cli.say import Failed
 
 TENANT: Final = "local"
+#: The control cluster's name in folders and messages.
+CONTROL: Final = "control"
+#: Names that this folder has for itself, so no region may have them.
+RESERVED: Final = (CONTROL, "pki")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +37,17 @@ class Home:
     def region(self, name: str) -> Path:
         return self.root / name
 
-    def tenant_file(self, name: str) -> Path:
-        return self.region(name) / "tenant.yaml"
+    @property
+    def tenant_file(self) -> Path:
+        return self.root / "tenant.yaml"
 
-    def key_file(self, name: str) -> Path:
-        return self.region(name) / "api_key"
+    @property
+    def key_file(self) -> Path:
+        return self.root / "api_key"
+
+    @property
+    def pki(self) -> Path:
+        return self.root / "pki"
 
     def read(self) -> dict[str, Any]:
         """The state; nothing up is an empty list of regions.
@@ -53,28 +63,54 @@ class Home:
             raise Failed(f"{self.state_file}: cannot be read: {error}") from None
         if not isinstance(state, dict) or not isinstance(state.get("regions"), list):
             raise Failed(f"{self.state_file}: is not a state of grix; allowed: an object with the list 'regions'")
-        return state
+        return {**empty(), **state}
 
     def write(self, state: dict[str, Any]) -> None:
         """Replaces the state whole: a reader sees the old one or the new one."""
         write_private(self.state_file, json.dumps(state, indent=2) + "\n")
 
-    def forget(self, name: str, *, keep_log: bool = False) -> None:
-        """Removes a region from the state, and its files; what is then empty goes too."""
+    def remember(self, record: dict[str, Any]) -> None:
+        """Puts the record of a region, or of the control cluster, in the place of an older one."""
         state = self.read()
-        left = [r for r in state["regions"] if r["name"] != name]
-        if left:
-            self.write({**state, "regions": left})
-        else:
-            self.state_file.unlink(missing_ok=True)
+        if record["name"] == CONTROL:
+            self.write({**state, "coordinator": record})
+            return
+        others = [r for r in state["regions"] if r["name"] != record["name"]]
+        self.write({**state, "regions": [*others, record]})
+
+    def forget(self, name: str, *, keep_log: bool = False) -> None:
+        """Removes a region, or the control cluster, from the state, and its files."""
+        state = self.read()
+        if name == CONTROL:
+            state["coordinator"] = None
+        state["regions"] = [r for r in state["regions"] if r["name"] != name]
+        self._write_or_remove(state)
         folder = self.region(name)
         if keep_log and folder.is_dir():
             for file in folder.iterdir():
-                if file.suffix != ".log":
+                if file.is_dir():
+                    shutil.rmtree(file, ignore_errors=True)
+                elif file.suffix != ".log":
                     file.unlink(missing_ok=True)
         else:
             shutil.rmtree(folder, ignore_errors=True)
         self.tidy()
+
+    def forget_links(self) -> None:
+        """Removes the relay between regions from the state, and the certificates that were made for it."""
+        state = {**self.read(), "links": None}
+        shutil.rmtree(self.pki, ignore_errors=True)
+        (self.root / "relay.log").unlink(missing_ok=True)
+        self._write_or_remove(state)
+        self.tidy()
+
+    def _write_or_remove(self, state: dict[str, Any]) -> None:
+        """The operator's key goes with the last thing that takes it."""
+        if state["regions"] or state["coordinator"] or state["links"]:
+            self.write(state)
+            return
+        for file in (self.state_file, self.key_file, self.tenant_file):
+            file.unlink(missing_ok=True)
 
     def tidy(self) -> None:
         """Removes the folder when nothing but the lock of ``grix up`` is in it."""
@@ -84,7 +120,7 @@ class Home:
 
 def empty() -> dict[str, Any]:
     """The state when nothing is up."""
-    return {"regions": [], "coordinator": None}
+    return {"regions": [], "coordinator": None, "links": None}
 
 
 def private_folder(path: Path) -> Path:
@@ -120,14 +156,14 @@ def tenant_document(key: str) -> dict[str, Any]:
     }
 
 
-def own_tenant(home: Home, region: str) -> dict[str, Any]:
-    """The local tenant of a region; its key is made once and kept in ``api_key`` until ``grix down``."""
+def own_tenant(home: Home) -> dict[str, Any]:
+    """The local tenant, the same at every region; its key is made once and kept in ``api_key`` until ``grix down``."""
     import yaml
 
-    file = home.key_file(region)
+    file = home.key_file
     private_folder(home.root)
     if not file.is_file():
         write_private(file, f"grix-{secrets.token_urlsafe(32)}\n")
     document = tenant_document(file.read_text().strip())
-    write_private(home.tenant_file(region), yaml.safe_dump(document, sort_keys=False))
+    write_private(home.tenant_file, yaml.safe_dump(document, sort_keys=False))
     return document

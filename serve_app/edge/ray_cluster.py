@@ -77,6 +77,11 @@ class Cluster:
         """A port of the block that Ray does not get: for the region's embedded Redis."""
         return self.first_port + 14
 
+    @property
+    def federation_port(self) -> int:
+        """A port of the block that Ray does not get: for what other clusters dial, gateway or coordinator."""
+        return self.first_port + 15
+
 
 @dataclass(frozen=True, slots=True)
 class Running:

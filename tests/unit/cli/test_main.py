@@ -32,6 +32,7 @@ def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ["render", "cloud-a", "--port", "65536"],
         ["chat", "--text", "x", "--max-tokens", "0"],
         ["up", "--wait", "soon"],
+        ["up", "--region"],
         ["demo", "--nonsense"],
     ],
 )
@@ -79,7 +80,7 @@ def test_render_prints_a_serve_config(own_folder: Path, capfdbinary: pytest.Capt
     assert config["http_options"] == {"host": "127.0.0.1", "port": 8123}
     tenants = config["applications"][0]["deployments"][0]["user_config"]["documents"]["tenants"]
     assert [t["metadata"]["name"] for t in tenants] == ["local"]
-    assert (own_folder / ".grix" / "cloud-a" / "api_key").is_file()
+    assert (own_folder / ".grix" / "api_key").is_file()
 
 
 def test_render_of_an_unknown_region_is_2(own_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,14 +7,14 @@ from serve_app.cli.memory import CLUSTER_BYTES, ENGINE_BYTES, MIB, THIN_BYTES, E
 
 def test_sum_of_every_part() -> None:
     needs = [EngineNeed("chat", 2, 100 * MIB, 128 * MIB), EngineNeed("doc", 1, 50 * MIB, None)]
-    got = budget(needs, routers=1, detectors=2, available_bytes=0)
+    got = budget(needs, routers=1, detectors=2, helpers=2, available_bytes=0)
     assert got.lines == (
         ("Ray cluster", CLUSTER_BYTES),
-        ("5 Serve processes", 5 * THIN_BYTES),
+        ("7 Serve processes", 7 * THIN_BYTES),
         ("2 x engine chat", 2 * (ENGINE_BYTES + 228 * MIB)),
         ("1 x engine doc", ENGINE_BYTES + 50 * MIB),
     )
-    assert got.needed_bytes == CLUSTER_BYTES + 5 * THIN_BYTES + 3 * ENGINE_BYTES + 506 * MIB
+    assert got.needed_bytes == CLUSTER_BYTES + 7 * THIN_BYTES + 3 * ENGINE_BYTES + 506 * MIB
 
 
 def test_fits_up_to_the_last_byte() -> None:

@@ -20,7 +20,7 @@ def _mode(path: Path) -> int:
 
 
 def test_nothing_up_is_no_region(tmp_path: Path) -> None:
-    assert Home(tmp_path / ".grix").read() == {"regions": [], "coordinator": None}
+    assert Home(tmp_path / ".grix").read() == {"regions": [], "coordinator": None, "links": None}
 
 
 def test_written_state_is_read_back_and_private(tmp_path: Path) -> None:
@@ -65,25 +65,43 @@ def test_a_broken_state_is_a_clear_fault(tmp_path: Path, text: str) -> None:
         home.read()
 
 
-def test_forgetting_the_last_region_removes_the_folder(tmp_path: Path) -> None:
+def test_forgetting_the_last_part_removes_the_folder_and_the_key(tmp_path: Path) -> None:
     home = Home(tmp_path / ".grix")
-    home.write({**empty(), "regions": [{"name": "a"}, {"name": "b"}]})
-    write_private(home.key_file("a"), "k")
+    home.write({"regions": [{"name": "a"}, {"name": "b"}], "coordinator": {"name": "control"}, "links": {"ports": {}}})
+    write_private(home.key_file, "k")
+    write_private(home.pki / "ca" / "ca.pem", "c")
+    for name in ("a", "b", "control"):
+        write_private(home.region(name) / "ray_token", "t")
     home.forget("a")
     assert [r["name"] for r in home.read()["regions"]] == ["b"]
     assert not home.region("a").exists()
+    home.forget("control")
+    assert home.read()["coordinator"] is None
     home.forget("b")
+    assert home.read() == {"regions": [], "coordinator": None, "links": {"ports": {}}}
+    assert home.key_file.exists() and home.pki.exists()
+    home.forget_links()
     assert not home.root.exists()
+
+
+def test_what_is_remembered_replaces_what_was(tmp_path: Path) -> None:
+    home = Home(tmp_path / ".grix")
+    for record in ({"name": "a", "pids": []}, {"name": "control"}, {"name": "b"}, {"name": "a", "pids": [7]}):
+        home.remember(record)
+    state = home.read()
+    assert state["regions"] == [{"name": "b"}, {"name": "a", "pids": [7]}]
+    assert state["coordinator"] == {"name": "control"}
 
 
 def test_after_a_failure_only_logs_stay(tmp_path: Path) -> None:
     home = Home(tmp_path / ".grix")
     home.write({**empty(), "regions": [{"name": "a"}]})
-    for name in ("api_key", "ray_token", "tenant.yaml", "ray.log", "failure.log"):
+    write_private(home.key_file, "k")
+    for name in ("ray_token", "store/facts.json", "ray.log", "failure.log"):
         write_private(home.region("a") / name, "x")
     home.forget("a", keep_log=True)
     assert sorted(f.name for f in home.region("a").iterdir()) == ["failure.log", "ray.log"]
-    assert not home.state_file.exists()
+    assert [f.name for f in home.root.iterdir()] == ["a"]
 
 
 def test_tenant_holds_the_hash_never_the_key() -> None:
@@ -97,10 +115,10 @@ def test_tenant_holds_the_hash_never_the_key() -> None:
     assert "grix-secret" not in json.dumps(document)
 
 
-def test_the_key_is_made_once(tmp_path: Path) -> None:
+def test_the_key_is_made_once_for_every_region(tmp_path: Path) -> None:
     home = Home(tmp_path / ".grix")
-    first = own_tenant(home, "a")
-    key = home.key_file("a").read_text().strip()
+    first = own_tenant(home)
+    key = home.key_file.read_text().strip()
     assert key.startswith("grix-") and len(key) > 40
-    assert own_tenant(home, "a") == first == tenant_document(key)
-    assert _mode(home.key_file("a")) == 0o600
+    assert own_tenant(home) == first == tenant_document(key)
+    assert _mode(home.key_file) == 0o600
