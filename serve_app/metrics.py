@@ -69,6 +69,12 @@ TABLE: Final[tuple[Metric, ...]] = (
         "Tokens reserved for a tenant's admitted requests; what was used is in the two counters of tokens.",
         ("region", "tenant"),
     ),
+    Metric(
+        "grix_session_store_errors_total",
+        "counter",
+        "What the region's store of sessions did not do: open, pick or write; gone, full, late or refused.",
+        ("region", "op", "reason"),
+    ),
     Metric("grix_prompt_tokens_total", "counter", "Prompt tokens.", ("region", "agent", "tenant")),
     Metric("grix_completion_tokens_total", "counter", "Answer tokens.", ("region", "agent", "tenant")),
     Metric(

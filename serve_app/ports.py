@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from serve_app.core.admission import Ask, Refused, Spent
 from serve_app.core.language import LanguageGuess
+from serve_app.core.sessions import History, Store
 from serve_app.core.snapshots import Snapshot, Target
 from serve_app.core.table import Table
 from serve_app.outcomes import Outcome, Reason
@@ -128,6 +129,21 @@ class Agents(Protocol):
     def call(self, target: Target, call: AgentCall) -> AsyncGenerator[Frame, None]: ...
 
     async def probe(self, app: str) -> bool: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """What is known of a session when a request of it comes. ``picks`` has the region that each agent was kept at.
+
+    ``history`` is empty unless it was asked for. ``store`` says whether the region's store was asked: ``off`` knows
+    only what this process remembers.
+    """
+
+    key: str
+    language: str | None = None
+    picks: Mapping[str, str] = field(default_factory=dict)
+    history: History = field(default_factory=History)
+    store: Store = "off"
 
 
 class Sessions(Protocol):

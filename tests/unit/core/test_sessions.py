@@ -65,7 +65,7 @@ def test_what_nobody_can_read_is_not_kept() -> None:
     [
         ("  Two\n\n lines\u2028here ", "Two lines here"),
         ("w " * 100, "w " * 78 + "w…"),
-        ("A first sentence. " + "Then more. " * 20, "A first sentence. " + "Then more. " * 11 + "Then more."),
+        ("A first sentence. " + "Then more. " * 20, "A first sentence. " + "Then more. " * 12 + "Then more."),
         ("返品したいのですが、どうすればよいですか。" * 3, "返品したいのですが、どうすればよいですか。" * 2),
         ("Ok. " + "x" * 300, "Ok. " + "x" * 153 + "…"),
     ],

@@ -8,7 +8,7 @@ import socket
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -16,42 +16,15 @@ import pytest
 from redis.exceptions import RedisError
 
 from serve_app.core.admission import Admitted, Ask, Bucket, Refused, Slot, Spent, State, decide, give_back
-from serve_app.edge import shared_limits, valkey
+from serve_app.edge import shared_limits
 from serve_app.edge.limits import LocalLimits
-from serve_app.edge.ports_free import free_block
 from serve_app.edge.region_limits import RegionLimits
 from serve_app.edge.shared_limits import SharedLimits, connect
 from serve_app.ports import Grant
+from tests.valkey_store import Store
 
-PASSWORD = "not-a-secret-in-a-test"
 SLOT = Slot("tenant/acme", 3, "concurrency_limit")
 OPEN = Ask("free", 1, 1_000_000)
-
-
-@dataclass
-class Store:
-    """A real server that can be killed and started again on its port."""
-
-    folder: Path
-    port: int
-    server: valkey.Valkey | None = None
-
-    @property
-    def url(self) -> str:
-        return f"redis://127.0.0.1:{self.port}/0"
-
-    @property
-    def password_file(self) -> str:
-        return str(self.folder / "password")
-
-    def begin(self) -> None:
-        (self.folder / "password").write_text(PASSWORD + "\n")
-        self.server = valkey.start(self.port, PASSWORD, self.folder / "valkey.log", self.folder, {})
-
-    def end(self) -> None:
-        if self.server is not None:
-            assert valkey.stop(self.server.pid, self.server.started_unix_s)
-            self.server = None
 
 
 @pytest.fixture(autouse=True)
@@ -63,7 +36,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Store]:
-    made = Store(tmp_path, free_block(1, random.SystemRandom()))
+    made = Store(tmp_path)
     made.begin()
     yield made
     made.end()

@@ -1,0 +1,38 @@
+"""A real Valkey for a test, that can be killed and started again."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from serve_app.edge import valkey
+from serve_app.edge.ports_free import free_block
+
+PASSWORD = "not-a-secret-in-a-test"
+
+
+@dataclass
+class Store:
+    """A real server that can be killed and started again on its port."""
+
+    folder: Path
+    port: int = field(default_factory=lambda: free_block(1, random.SystemRandom()))
+    server: valkey.Valkey | None = None
+
+    @property
+    def url(self) -> str:
+        return f"redis://127.0.0.1:{self.port}/0"
+
+    @property
+    def password_file(self) -> str:
+        return str(self.folder / "password")
+
+    def begin(self) -> None:
+        (self.folder / "password").write_text(PASSWORD + "\n")
+        self.server = valkey.start(self.port, PASSWORD, self.folder / "valkey.log", self.folder, {})
+
+    def end(self) -> None:
+        if self.server is not None:
+            assert valkey.stop(self.server.pid, self.server.started_unix_s)
+            self.server = None
