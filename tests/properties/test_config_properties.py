@@ -95,7 +95,7 @@ def _mutated(documents: list[Any], data: st.DataObject) -> list[Any]:
     return documents
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.sampled_from(sorted(CONFIGS)), st.data())
 def test_documents_changed_anywhere(which: str, data: st.DataObject) -> None:
     documents = _mutated(to_documents(CONFIGS[which]), data)
@@ -111,7 +111,7 @@ def test_documents_changed_anywhere(which: str, data: st.DataObject) -> None:
         )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.sampled_from(sorted(CONFIGS)), st.data())
 def test_yaml_changed_anywhere(which: str, data: st.DataObject) -> None:
     documents = _mutated(to_documents(CONFIGS[which])[:6], data)
@@ -156,7 +156,7 @@ _AGENT = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(_AGENT)
 def test_every_valid_policy_survives_the_bundle(spec: dict[str, Any]) -> None:
     document = {"apiVersion": "grix.io/v1", "kind": "AgentPolicy", "metadata": {"name": "one"}, "spec": spec}

@@ -45,7 +45,7 @@ MATRICES = st.sets(st.sampled_from(("en", "zh", "zh-Hant", "ja", "ko", "ar", "id
 
 
 @given(ANY_TEXT, ANSWERS, SESSIONS, MATRICES, st.floats(0.0, 1.0))
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=250, deadline=None)
 def test_decide_answers_within_the_matrix(text, answer, session, languages, floor):
     guess = decide(text, lambda _: answer, session, languages=languages, min_confidence=floor)
     assert guess.language in languages | {"und"}
@@ -99,6 +99,6 @@ JSON = st.recursive(
 
 
 @given(JSON | st.lists(st.fixed_dictionaries({"role": st.just("user"), "content": JSON}), max_size=3))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_last_user_text_takes_anything(messages):
     assert isinstance(last_user_text(messages), str)

@@ -47,7 +47,7 @@ def answered(stage: Stage, raw: bytes) -> int:
     return asyncio.run(ask())
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(FIELDS, MESSAGES | JSON)
 def test_no_json_makes_a_500(fields: dict[str, Any], messages: Any) -> None:
     stage = Stage()
@@ -66,7 +66,7 @@ def test_no_bytes_make_a_500(raw: bytes) -> None:
     assert (stage.agents.calls, stage.detector.texts) == ([], [])
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.dictionaries(st.text(alphabet=st.characters(), max_size=6), JSON, max_size=4))
 def test_a_parsed_body_is_always_utf_8(body: dict[str, Any]) -> None:
     parsed = parse_body(json.dumps(body).encode())

@@ -33,9 +33,10 @@ ROLES = st.lists(st.sampled_from(["user", "assistant", "tool", "system", "call"]
 
 @cache
 def tokenizer() -> Any:
-    from transformers import AutoTokenizer
+    """What AutoTokenizer gives for this model, by its own name: AutoTokenizer imports torch for it, which takes 4 s."""
+    from transformers import Qwen2Tokenizer
 
-    return AutoTokenizer.from_pretrained(str(embedded("tiny-qwen")))
+    return Qwen2Tokenizer.from_pretrained(str(embedded("tiny-qwen")))
 
 
 @cache
@@ -78,7 +79,7 @@ def a_body(roles: list[str], texts: list[str], arguments: list[str], tools: list
     return {"messages": messages, **({"tools": [a_tool(t) for t in tools]} if tools else {})}
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.data(), ROLES, st.lists(TEXT, max_size=2), st.booleans())
 def test_a_prompt_has_the_special_tokens_of_an_innocent_one(
     data: st.DataObject, roles: list[str], tools: list[str], escaped: bool

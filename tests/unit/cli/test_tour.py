@@ -19,6 +19,7 @@ from serve_app.cli.up import Wanted
 
 BY_NAME = {s.name: s for s in STOPS}
 ANSWERS = corpus_answers()
+CORPORA = load_corpora()
 ASKED = [s for s in STOPS if s.kind in ("chat", "stream")]
 
 
@@ -36,20 +37,18 @@ def test_the_tour_is_what_was_promised() -> None:
 
 
 def test_the_answers_are_those_of_the_corpus() -> None:
-    corpora = load_corpora()
-    assert {code: {t.id: t.answer for t in c.topics} for code, c in corpora.items()} == ANSWERS
+    assert {code: {t.id: t.answer for t in c.topics} for code, c in CORPORA.items()} == ANSWERS
     assert EMBEDDED_MODEL == "embedded:tiny-qwen"
 
 
 @pytest.mark.parametrize("stop", [s for s in ASKED if s.name != "mixed zh+en"], ids=lambda s: s.name)
 def test_the_tour_asks_what_the_model_is_trained_on(stop: Stop) -> None:
-    corpora = load_corpora()
     assert stop.topic is not None
-    assert stop.text in {t for code in stop.languages & set(corpora) for t in corpora[code].topic(stop.topic).trained}
+    assert stop.text in {t for code in stop.languages & set(CORPORA) for t in CORPORA[code].topic(stop.topic).trained}
 
 
 def test_the_mixed_stop_is_a_trained_line_with_a_product_in_it() -> None:
-    stop, zh = BY_NAME["mixed zh+en"], load_corpora()["zh"]
+    stop, zh = BY_NAME["mixed zh+en"], CORPORA["zh"]
     plain = stop.text.replace(" iPhone ", "").rstrip("？")
     assert any(plain == opener + line for opener in zh.openers for line in zh.topic(str(stop.topic)).trained)
 
