@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -40,6 +40,8 @@ class ParsedRequest:
     data_class: str | None
     route_hint: str | None
     language: str | None
+    #: The conversation is the server's to remember; ``messages`` hold the new turn only.
+    history: bool = False
 
     @property
     def last_text(self) -> str:
@@ -107,6 +109,33 @@ def _own_inputs(body: Mapping[str, Any], headers: Mapping[str, str]) -> dict[str
     return out
 
 
+def _wants_history(
+    kind: Kind, body: Mapping[str, Any], headers: Mapping[str, str], session_id: str | None, kept: Mapping[str, Any]
+) -> bool:
+    """Whether the conversation is the server's to remember: ``metadata.history`` or ``x-grix-history``, which wins."""
+    name, value = "metadata.history", (body.get("metadata") or {}).get("history")
+    if "x-grix-history" in headers:
+        name, value = "x-grix-history", headers["x-grix-history"]
+    if value in (None, ""):
+        return False
+    if value != "server":
+        raise bad(name, "allowed is server, or nothing.")
+    if kind != "chat":
+        raise bad(name, "is allowed with chat completions only.")
+    if session_id is None:
+        raise bad("metadata.session_id", f"is needed with {name}: server.")
+    if "tools" in kept:
+        raise bad("tools", f"is not allowed with {name}: server; send the whole conversation instead.")
+    return True
+
+
+def _check_new_turn(messages: Sequence[Mapping[str, Any]]) -> None:
+    """With server-side history the caller's messages are the new turn: what the server has would come twice."""
+    *before, last = messages
+    if last["role"] != "user" or any(m["role"] not in ("system", "developer") for m in before):
+        raise bad("messages", "must be one user message, after system messages if any, as the history is the server's.")
+
+
 async def parse_apart(kind: Kind, raw: bytes, headers: Mapping[str, str]) -> ParsedRequest:
     """:func:`parse_request`; a large body in a thread, so that streams of others go on meanwhile."""
     if len(raw) <= LARGE_BODY_BYTES:
@@ -125,10 +154,13 @@ def parse_request(kind: Kind, raw: bytes, headers: Mapping[str, str]) -> ParsedR
     kept = _check_fields(body, kind)
     own = _own_inputs(body, headers)
     _check_together(kept)
+    history = _wants_history(kind, body, headers, own["session_id"], kept)
     model = kept.pop("model", None)
     messages: list[dict[str, Any]] = []
     if kind == "chat":
         messages = messages_of(kept.pop("messages", None) if "messages" in kept else body.get("messages", []))
+        if history:
+            _check_new_turn(messages)
     else:
         kept["prompt"] = prompt_of(kept.get("prompt"))
     limit = kept.pop("max_tokens", None)
@@ -147,4 +179,5 @@ def parse_request(kind: Kind, raw: bytes, headers: Mapping[str, str]) -> ParsedR
         data_class=own["data_class"],
         route_hint=own["route_hint"],
         language=headers.get("x-language") or None,
+        history=history,
     )

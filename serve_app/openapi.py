@@ -148,6 +148,7 @@ def _header(name: str, told: str, **schema: Any) -> Schema:
 _HEADERS: Final[list[Schema]] = [
     _header("x-request-id", "the request's id", pattern="^[A-Za-z0-9._:-]{1,128}$"),
     _header("x-language", "the language, instead of a guess", pattern="^[A-Za-z-]{0,20}$"),
+    _header("x-grix-history", "server: the conversation is kept here; needs a session", enum=["server", ""]),
     *(
         _header(f"x-{name}", "wins over metadata", maxLength=256)
         for name in ("session-id", "user-id", "route-hint", "task-type", "data-class")

@@ -17,7 +17,7 @@ from serve_app.outcomes import Reason
 MOST_HELD_BYTES: Final = 64 * 1024
 _LINE: Final = re.compile(rb"\r\n|\n|\r")
 #: An event ends with an empty line; the three line ends of the standard may be mixed.
-_EVENT_END: Final = re.compile(rb"(?:\r\n|\n|\r(?!\n)){2}")
+EVENT_END: Final = re.compile(rb"(?:\r\n|\n|\r(?!\n)){2}")
 _NO_CHOICES: Final = re.compile(rb'"choices"\s*:\s*\[\s*\]')
 #: Inside a string the quotes would be escaped, so this is a key.
 _ERROR_KEY: Final = re.compile(rb'"error"\s*:')
@@ -46,7 +46,7 @@ Opening = Literal["wait", "good"] | Fault
 def judge_opening(held: bytes) -> Opening:
     """The first bytes of a stream: ``good`` once an event says something, ``wait`` before, else the fault."""
     start = 0
-    for end in _EVENT_END.finditer(held):
+    for end in EVENT_END.finditer(held):
         verdict = _judge_event(held[start : end.start()])
         if verdict != "wait":
             return verdict
@@ -56,7 +56,7 @@ def judge_opening(held: bytes) -> Opening:
 
 def judge_end(held: bytes) -> Fault | None:
     """A stream that ended well while its opening still said ``wait``: nothing was said at all."""
-    if held and not _EVENT_END.search(held):
+    if held and not EVENT_END.search(held):
         return Fault("upstream_invalid", "The engine broke off inside its first event.")
     return Fault("upstream_invalid", "The engine ended the answer without saying anything.")
 
@@ -68,7 +68,7 @@ def judge_whole(body: bytes) -> Fault | None:
         return Fault("upstream_invalid", "The engine's answer is not a JSON object.")
     if not (_NO_CHOICES.search(text) or _ERROR_KEY.search(text)):
         return None
-    value = _parsed(text)
+    value = parsed(text)
     if not isinstance(value, dict):
         return Fault("upstream_invalid", "The engine's answer is not a JSON object.")
     if value.get("error"):
@@ -83,22 +83,23 @@ def find_error(data: bytes) -> tuple[int, Fault] | None:
     if not _ERROR_KEY.search(data):
         return None
     start = 0
-    for end in _EVENT_END.finditer(data):
+    for end in EVENT_END.finditer(data):
         event = data[start : end.start()]
-        value = _parsed(_payload(event)) if _ERROR_KEY.search(event) else None
+        value = parsed(payload(event)) if _ERROR_KEY.search(event) else None
         if isinstance(value, dict) and value.get("error"):
             return start, _fault_of(value["error"])
         start = end.end()
     return None
 
 
-def _payload(event: bytes) -> bytes:
+def payload(event: bytes) -> bytes:
     """The data of an event; the space after the colon is optional."""
     lines = [line[5:].removeprefix(b" ") for line in _LINE.split(event) if line.startswith(b"data:")]
     return b"\n".join(lines)
 
 
-def _parsed(text: bytes) -> Any:
+def parsed(text: bytes) -> Any:
+    """The JSON value, or ``None`` for what is none."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
@@ -106,12 +107,12 @@ def _parsed(text: bytes) -> Any:
 
 
 def _judge_event(event: bytes) -> Opening:
-    payload = _payload(event).strip()
-    if not payload:  # a comment that keeps the connection open
+    text = payload(event).strip()
+    if not text:  # a comment that keeps the connection open
         return "wait"
-    if payload == b"[DONE]":
+    if text == b"[DONE]":
         return Fault("upstream_invalid", "The engine ended the answer without saying anything.")
-    value = _parsed(payload)
+    value = parsed(text)
     if value is None:
         return Fault("upstream_invalid", "The engine's first event is not JSON.")
     if not isinstance(value, dict):

@@ -433,3 +433,54 @@ async def test_a_large_body_is_parsed_beside_the_loop() -> None:
         for size in (openai_request.LARGE_BODY_BYTES, openai_request.LARGE_BODY_BYTES + 1):
             assert await openai_request.parse_apart("chat", b"x" * size, {}) == size
     assert threads == [True, False]
+
+
+SESSION = {"session_id": "s1", "history": "server"}
+NEW_TURN = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "and now?"}]
+
+
+@pytest.mark.parametrize(
+    ("metadata", "headers", "history"),
+    [
+        (SESSION, {}, True),
+        ({"session_id": "s1"}, {"x-grix-history": "server"}, True),
+        ({}, {"x-grix-history": "server", "x-session-id": "s1"}, True),
+        (SESSION, {"x-grix-history": ""}, False),
+        ({"session_id": "s1", "history": None}, {}, False),
+        ({"session_id": "s1", "history": ""}, {}, False),
+        ({"session_id": "s1"}, {}, False),
+    ],
+)
+def test_history_is_the_servers_only_when_it_is_asked_for(
+    metadata: dict[str, Any], headers: dict[str, str], history: bool
+) -> None:
+    raw = json.dumps({"messages": NEW_TURN, "metadata": metadata}).encode()
+    assert parse_request("chat", raw, headers).history is history
+
+
+@pytest.mark.parametrize(
+    ("body", "headers", "param"),
+    [
+        ({"metadata": {"history": "server"}}, {}, "metadata.session_id"),
+        ({}, {"x-grix-history": "server"}, "metadata.session_id"),
+        ({"metadata": {"session_id": "", "history": "server"}}, {}, "metadata.session_id"),
+        ({"metadata": {**SESSION, "history": "client"}}, {}, "metadata.history"),
+        ({"metadata": {**SESSION, "history": True}}, {}, "metadata.history"),
+        ({"metadata": {**SESSION, "history": ["server"]}}, {}, "metadata.history"),
+        ({"metadata": SESSION}, {"x-grix-history": "SERVER"}, "x-grix-history"),
+        ({"metadata": SESSION, "messages": [*NEW_TURN, {"role": "assistant", "content": "a"}]}, {}, "messages"),
+        ({"metadata": SESSION, "messages": [*NEW_TURN, *NEW_TURN]}, {}, "messages"),
+        ({"metadata": SESSION, "messages": NEW_TURN[:1]}, {}, "messages"),
+        ({"metadata": SESSION, "tools": [{"type": "function", "function": {"name": "f"}}]}, {}, "tools"),
+    ],
+)
+def test_what_server_side_history_needs_is_named(body: dict[str, Any], headers: dict[str, str], param: str) -> None:
+    with pytest.raises(GrixError) as error:
+        parse_request("chat", json.dumps({"messages": NEW_TURN, **body}).encode(), headers)
+    assert (error.value.reason, error.value.param) == ("bad_request", param)
+
+
+def test_a_completion_has_no_history() -> None:
+    with pytest.raises(GrixError) as error:
+        parse_request("completion", json.dumps({"prompt": "x", "metadata": SESSION}).encode(), {})
+    assert error.value.param == "metadata.history"
