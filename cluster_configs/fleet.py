@@ -23,6 +23,7 @@ def fleet_facts(user_config: Mapping[str, Any]) -> FleetFacts:
         me=table.region.name,
         regions={r.name: _facts(r) for r in federation.spec.regions},
         agents=table.agents,
+        heartbeat_s=health.heartbeat_s,
         peer_silence_s=health.peer_silence_s,
         plan_stale_s=health.heartbeat_s * health.missed_heartbeats,
     )

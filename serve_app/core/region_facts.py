@@ -32,5 +32,6 @@ class FleetFacts:
     me: str
     regions: Mapping[str, RegionFacts]
     agents: Mapping[str, Agent]
+    heartbeat_s: float = 1.0
     peer_silence_s: float = 1.0
     plan_stale_s: float = 3.0

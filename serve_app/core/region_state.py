@@ -157,7 +157,7 @@ class RegionCore:
     def _own_targets(self, own: Iterable[tuple[TargetReport, Standing]], now_s: float) -> Iterable[Target]:
         mine = self._facts.regions[self._facts.me]
         for report, standing in own:
-            yield self._target(mine, report, report.health, report.why, now_s, lost=standing.lost)
+            yield self._target(mine, report, report.health, report.why, self.revision, now_s, lost=standing.lost)
 
     def _peer_targets(self, now_s: float) -> Iterable[Target]:
         for region in self._facts.regions.values():
@@ -167,14 +167,25 @@ class RegionCore:
             health, why = self._peer(region.name, now_s)
             for report in state.targets:
                 if health in ("ejected", "unknown") or (health == "stale" and report.health in _USABLE):
-                    yield self._target(region, report, health, why, now_s)
+                    yield self._target(region, report, health, why, state.revision, now_s)
                 else:
-                    yield self._target(region, report, report.health, report.why, now_s)
+                    yield self._target(region, report, report.health, report.why, state.revision, now_s)
 
     def _target(
-        self, region: RegionFacts, report: TargetReport, health: Health, why: str, now_s: float, *, lost: bool = False
+        self,
+        region: RegionFacts,
+        report: TargetReport,
+        health: Health,
+        why: str,
+        revision: str,
+        now_s: float,
+        *,
+        lost: bool = False,
     ) -> Target:
-        expected = self._plan.expected.get((region.name, report.agent)) if self._plan is not None else None
+        expected = None
+        # A region that has not come to the plan's revision yet is on its way, and has not drifted.
+        if self._plan is not None and self._plan.revision == revision:
+            expected = self._plan.expected.get((region.name, report.agent))
         target = Target(
             region=region.name,
             cloud=region.cloud,

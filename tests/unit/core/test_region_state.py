@@ -199,6 +199,16 @@ def test_what_serves_another_release_than_the_plan_says_has_drifted() -> None:
     assert not found(snapshot, "cloud-a").drifted
 
 
+def test_a_region_that_is_on_its_way_to_the_plans_revision_has_not_drifted() -> None:
+    made = core()
+    made.peers([beat()], 0.0)
+    expected = {("cloud-b", "qwen-chat"): "f" * 64, ("cloud-a", "qwen-chat"): "f" * 64}
+    made.plan(replace(plan(), revision="r2", expected=expected), 0.0)
+    assert [t.drifted for t in made.snapshot_for("r", 0.0).targets] == [False, False, False]
+    made.revision = "r2"
+    assert found(made.snapshot_for("r", 0.0), "cloud-a").drifted
+
+
 def test_a_region_without_beats_is_known_from_the_plan_and_not_used() -> None:
     made = core()
     state = RegionState("cloud-b", "healthy", "", (THERE,))

@@ -1,0 +1,227 @@
+"""RegionAgent without Ray: takes what the region pushes, and lets Routers wait for what becomes of it.
+
+Everything of a request is decided elsewhere, from snapshots; when this is away, Routers go on with the last one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Final
+
+from cluster_configs.fleet import fleet_facts
+from serve_app.core.region_state import RegionCore
+from serve_app.core.reports import Node, PeerView, Plan, RegionState, ReplicaReport, RouterReport
+from serve_app.core.snapshots import Snapshot
+from serve_app.edge.coordinator_link import CoordinatorLink, LinkStatus, Told
+from serve_app.edge.grpc_tls import TlsError, TlsFolder
+
+log = logging.getLogger("ray.serve")
+
+#: A long poll without news ends after this: a Router that hears nothing for longer knows that this is away.
+WATCH_S: Final = 2.0
+#: How often it is looked whether time alone has changed something: silence, a ramp, a lent probe.
+LOOK_S: Final = 0.1
+#: A snapshot with other numbers is never older.
+AGAIN_S: Final = 0.3
+#: Certificates that are not there yet are looked for this often.
+NO_CERTIFICATE_S: Final = 5.0
+#: A Router that was not heard for so long is gone.
+GONE_S: Final = 30.0
+
+
+class RegionService:
+    """One region's state and its link to the coordinator. ``nodes`` tells the hardware of this moment."""
+
+    def __init__(
+        self,
+        *,
+        now_s: Callable[[], float],
+        unix_s: Callable[[], float],
+        jitter: Callable[[], float],
+        nodes: Callable[[str, str], tuple[Node, ...]],
+    ) -> None:
+        self._now_s, self._jitter, self._nodes = now_s, jitter, nodes
+        self._epoch = int(unix_s())
+        self._core: RegionCore | None = None
+        self._settings: tuple[str, str, float] | None = None
+        self._where = ("", "")
+        self._known_nodes: tuple[Node, ...] = ()
+        self._link: CoordinatorLink | None = None
+        self._link_fault = "not dialled yet"
+        self._linking: asyncio.Task[None] | None = None
+        self._looking: asyncio.Task[None] | None = None
+        self._order = (0, 0)
+        self._bell = asyncio.Event()
+        self._lent: dict[str, frozenset[str]] = {}
+        self._routers: dict[str, float] = {}
+
+    # ---- lifetime ----
+
+    def configure(self, user_config: Mapping[str, Any]) -> None:
+        """Takes agents, regions and where the coordinator is; on the loop that serves.
+
+        Raises:
+            ConfigError, ValidationError, KeyError: for a user_config that is none.
+        """
+        facts = fleet_facts(user_config)
+        heartbeat_s = facts.heartbeat_s
+        if self._core is None:
+            self._core = RegionCore(facts, self._epoch)
+        else:
+            self._core.configure(facts)
+        self._where = (facts.regions[facts.me].cloud, facts.me)
+        settings = (user_config["coordinator"], user_config["pkiFolder"], heartbeat_s)
+        if settings != self._settings:
+            self._settings = settings
+            if self._linking is not None:
+                self._linking.cancel()
+            self._linking = asyncio.create_task(self._link_on(*settings))
+        if self._looking is None:
+            self._looking = asyncio.create_task(self._look_on())
+        self._look()
+
+    def fault(self) -> str | None:
+        """Why this can no longer do its work, ``None`` while it can."""
+        for task in (self._looking, self._linking):
+            if task is not None and task.done() and not task.cancelled():
+                return f"a task has ended: {task.exception()!r}"
+        return None
+
+    async def close(self) -> None:
+        for task in (self._looking, self._linking):
+            if task is not None:
+                task.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await task
+
+    @property
+    def core(self) -> RegionCore:
+        assert self._core is not None, "not configured yet"
+        return self._core
+
+    # ---- what the region pushes ----
+
+    def push_replica(self, report: ReplicaReport) -> float:
+        """Requests a second that were wanted of the replica's engine and served elsewhere."""
+        offered_spilled_rps = self.core.replica(report, self._now_s())
+        self._look()
+        return offered_spilled_rps
+
+    def push_router(self, report: RouterReport) -> None:
+        self._routers[report.router] = self._now_s()
+        self.core.router(report, self._now_s())
+        self._look()
+
+    def exchange(self, views: Iterable[PeerView]) -> RegionState:
+        """The gateway's view of the peers for this region's own summary."""
+        self.core.peers(views, self._now_s())
+        self._look()
+        return self.core.own_state(self._now_s())
+
+    # ---- what Routers get ----
+
+    async def watch(self, router: str, seen: tuple[int, int]) -> Snapshot | None:
+        """The next snapshot that differs from what this Router has; ``None`` when none came for a while."""
+        self.core.outrank(seen[0])
+        until_s = self._now_s() + WATCH_S
+        while True:
+            bell, now_s = self._bell, self._now_s()
+            self._routers[router] = now_s
+            snapshot = self.core.snapshot_for(router, now_s)
+            if (snapshot.epoch, snapshot.generation) != seen or snapshot.lent != self._lent.get(router, frozenset()):
+                self._lent[router] = snapshot.lent
+                return snapshot
+            if now_s >= until_s:
+                return None
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(min(AGAIN_S, until_s - now_s)):
+                    await bell.wait()
+
+    def _look(self) -> None:
+        """Wakes who waits, when there is another picture than before."""
+        snapshot = self.core.refresh(self._now_s())
+        order = (snapshot.epoch, snapshot.generation)
+        if order != self._order:
+            self._order = order
+            bell, self._bell = self._bell, asyncio.Event()
+            bell.set()
+
+    async def _look_on(self) -> None:
+        while True:
+            self._look()
+            now_s = self._now_s()
+            for router in [name for name, at_s in self._routers.items() if now_s - at_s > GONE_S]:
+                del self._routers[router]
+                self._lent.pop(router, None)
+            await asyncio.sleep(LOOK_S)
+
+    # ---- the coordinator ----
+
+    async def _link_on(self, address: str, pki_folder: str, heartbeat_s: float) -> None:
+        """Links, as soon as there are certificates to link with."""
+        while True:
+            try:
+                tls = await asyncio.to_thread(TlsFolder, Path(pki_folder))
+                break
+            except TlsError as error:
+                if str(error) != self._link_fault:
+                    log.warning("no link to the coordinator: %s", error)
+                self._link_fault = str(error)
+                await asyncio.sleep(NO_CERTIFICATE_S)
+        self._link = CoordinatorLink(
+            address,
+            tls,
+            heartbeat_s=heartbeat_s,
+            told=self._told,
+            on_plan=self._on_plan,
+            jitter=self._jitter,
+        )
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._link.run())
+            tasks.create_task(self._nodes_on(heartbeat_s))
+
+    async def _nodes_on(self, every_s: float) -> None:
+        while True:
+            try:
+                self._known_nodes = await asyncio.to_thread(self._nodes, *self._where)
+            except Exception as error:  # whatever the cluster says: the nodes it had are told on
+                log.warning("the nodes of this cluster cannot be listed: %s", error)
+            await asyncio.sleep(every_s)
+
+    def _told(self) -> Told:
+        now_s = self._now_s()
+        plan = self.core.current_plan
+        seen = (0, 0) if plan is None else plan.order
+        peers = tuple(view for _, view in self.core.views(now_s).values())
+        return Told(self.core.own_state(now_s), self._known_nodes, peers, seen)
+
+    def _on_plan(self, plan: Plan) -> None:
+        if not self.core.plan(plan, self._now_s()):
+            log.warning("a plan is older than the one before, and is not taken: %s", plan.order)
+        self._look()
+
+    # ---- operators ----
+
+    def status(self) -> dict[str, Any]:
+        """Everything known here, as plain JSON, for ``grix`` when the coordinator is gone."""
+        now_s, core = self._now_s(), self.core
+        snapshot, plan, link = core.refresh(now_s), core.current_plan, self._link
+        linked = LinkStatus(False, self._link_fault) if link is None else link.status
+        return {
+            "region": asdict(core.own_state(now_s)),
+            "regions": [asdict(r) for r in snapshot.regions],
+            "targets": [{**asdict(t), "residency": sorted(t.residency), "id": t.id} for t in snapshot.targets],
+            "snapshot": [snapshot.epoch, snapshot.generation],
+            "peers": [
+                {"region": v.region, "silent_s": v.silent_s, "network_ms": v.network_ms, "fault": v.fault, "age_s": age}
+                for age, v in core.views(now_s).values()
+            ],
+            "plan": plan and {"order": plan.order, "revision": plan.revision, "age_s": core.plan_age_s(now_s)},
+            "coordinator": asdict(linked),
+            "routers": {name: round(now_s - at_s, 3) for name, at_s in self._routers.items()},
+        }

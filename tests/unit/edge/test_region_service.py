@@ -1,0 +1,167 @@
+"""RegionAgent's work without Ray: long polls that wake at once, lent probes, status, and life without a coordinator."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cluster_configs.load import load_paths
+from serve_app.core.reports import ReplicaReport, RouterReport, Trip
+from serve_app.core.snapshots import Load, Snapshot
+from serve_app.edge.region_service import WATCH_S, RegionService
+from serve_app.edge.serve_config import render
+from tests.region_fakes import FEDERATION, beat
+
+
+class Now:
+    """A clock moved by hand."""
+
+    def __init__(self) -> None:
+        self.time_s = 100.0
+
+    def __call__(self) -> float:
+        return self.time_s
+
+
+@pytest.fixture(scope="module")
+def user_config(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    folder = tmp_path_factory.mktemp("fleet")
+    (folder / "fleet.yaml").write_text(FEDERATION)
+    made = render(load_paths([folder / "fleet.yaml"], {}), "cloud-a", http_host="127.0.0.1", http_port=8000)
+    config: dict[str, Any] = made["applications"][-1]["deployments"][1]["user_config"]
+    return {**config, "pkiFolder": str(folder / "nothing-here")}
+
+
+@asynccontextmanager
+async def service(user_config: dict[str, Any], now: Now | None = None) -> AsyncIterator[RegionService]:
+    made = RegionService(
+        now_s=now or Now(), unix_s=lambda: 1_800_000_000.9, jitter=lambda: 0.0, nodes=lambda cloud, region: ()
+    )
+    made.configure(user_config)
+    try:
+        yield made
+    finally:
+        await made.close()
+
+
+def push(user_config: dict[str, Any], **load: Any) -> ReplicaReport:
+    digest = user_config["engines"]["qwen-chat"]
+    return ReplicaReport(f"qwen-chat--{digest[:8]}", "r1", digest, True, Load(**load))
+
+
+async def first(made: RegionService, router: str = "router-1") -> Snapshot:
+    snapshot = await made.watch(router, (0, 0))
+    assert snapshot is not None
+    return snapshot
+
+
+async def test_the_first_poll_answers_at_once_with_the_own_targets(user_config: dict[str, Any]) -> None:
+    async with service(user_config) as made:
+        snapshot = await first(made)
+        assert (snapshot.epoch, [(t.agent, t.health) for t in snapshot.targets]) == (
+            1_800_000_000,
+            [("qwen-chat", "unknown"), ("qwen-doc", "unknown")],
+        )
+
+
+async def test_a_router_that_waits_is_woken_by_what_turns(user_config: dict[str, Any]) -> None:
+    async with service(user_config) as made:
+        snapshot = await first(made)
+        waiting = asyncio.create_task(made.watch("router-1", (snapshot.epoch, snapshot.generation)))
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        assert made.push_replica(push(user_config, waiting=2)) == 0.0
+        async with asyncio.timeout(0.2):
+            news = await waiting
+        assert news is not None
+        assert [(t.health, t.load.waiting) for t in news.targets] == [("healthy", 2), ("healthy", 2)]
+        assert news.generation > snapshot.generation
+
+
+async def test_a_poll_without_news_ends_with_none(user_config: dict[str, Any]) -> None:
+    now = Now()
+    async with service(user_config, now) as made:
+        snapshot = await first(made)
+        waiting = asyncio.create_task(made.watch("router-1", (snapshot.epoch, snapshot.generation)))
+        await asyncio.sleep(0)
+        now.time_s += WATCH_S
+        assert await waiting is None
+
+
+async def test_the_one_probe_goes_to_one_router(user_config: dict[str, Any]) -> None:
+    now = Now()
+    async with service(user_config, now) as made:
+        target = (await first(made)).targets[0].id
+        made.push_router(RouterReport("router-1", trips=(Trip(target, 5.0, "x"),)))
+        now.time_s += 6.0
+        lent = [(await first(made, router)).lent for router in ("router-1", "router-2")]
+        assert lent == [frozenset({target}), frozenset()]
+
+
+async def test_a_router_from_a_later_epoch_is_outranked(user_config: dict[str, Any]) -> None:
+    async with service(user_config) as made:
+        snapshot = await made.watch("router-1", (1_800_003_600, 5))
+        assert snapshot is not None and snapshot.epoch == 1_800_003_601
+
+
+async def test_the_gateways_views_become_targets_and_it_gets_the_own_summary(user_config: dict[str, Any]) -> None:
+    async with service(user_config) as made:
+        made.push_replica(push(user_config, running=1))
+        state = made.exchange((beat(),))
+        assert (state.region, state.health) == ("cloud-a", "healthy")
+        assert {t.region for t in (await first(made)).targets} == {"cloud-a", "cloud-b"}
+
+
+async def test_without_certificates_it_serves_and_says_what_is_missing(user_config: dict[str, Any]) -> None:
+    async with service(user_config) as made:
+        async with asyncio.timeout(5):
+            while "ca.pem" not in made.status()["coordinator"]["fault"]:
+                await asyncio.sleep(0.01)
+        assert made.fault() is None
+        assert made.status()["coordinator"]["up"] is False
+
+
+async def test_the_status_is_plain_json(user_config: dict[str, Any]) -> None:
+    async with service(user_config) as made:
+        made.exchange((beat(),))
+        made.push_router(RouterReport("router-1"))
+        status = json.loads(json.dumps(made.status()))
+        assert sorted(status) == [
+            "coordinator",
+            "peers",
+            "plan",
+            "region",
+            "regions",
+            "routers",
+            "snapshot",
+            "targets",
+        ]
+        assert status["routers"] == {"router-1": 0.0}
+        assert status["peers"] == [
+            {"region": "cloud-b", "silent_s": 0.1, "network_ms": 12.0, "fault": "", "age_s": 0.0}
+        ]
+        assert status["targets"][-1]["id"] == "cloud-b/qwen-chat@cccccccc"
+
+
+async def test_other_agents_are_taken_in_place(user_config: dict[str, Any]) -> None:
+    async with service(user_config) as made:
+        made.push_replica(push(user_config))
+        engines = {"qwen-chat": user_config["engines"]["qwen-chat"]}
+        made.configure({**user_config, "engines": engines})
+        assert [(t.agent, t.health) for t in (await first(made)).targets] == [("qwen-chat", "healthy")]
+
+
+@pytest.mark.parametrize("broken", ["federationDocument", "engines", "pkiFolder"])
+async def test_a_config_that_is_none_is_refused_and_the_old_one_stays(
+    user_config: dict[str, Any], broken: str, tmp_path: Path
+) -> None:
+    async with service(user_config) as made:
+        with pytest.raises(KeyError, match=broken):
+            made.configure({k: v for k, v in user_config.items() if k != broken})
+        assert len((await first(made)).targets) == 2
