@@ -32,27 +32,30 @@ def text_of_whole(body: bytes) -> str:
 
 
 class Listener:
-    """The text of the first choice of a stream, up to what a session keeps of it: nothing is read beyond."""
+    """The text of the first choice of a stream, up to what a session keeps of it; ``done`` once it ended well."""
 
     def __init__(self) -> None:
+        self.done = False
         self._held = b""
         self._texts: list[str] = []
         self._room_bytes = TEXT_BYTES
 
     def hear(self, data: bytes) -> None:
-        if self._room_bytes < 0:
-            return
         self._held += data
         start = 0
         for end in EVENT_END.finditer(self._held):
-            text = _content(_first(parsed(payload(self._held[start : end.start()]))).get("delta"))
-            if text:
-                self._texts.append(text)
-                self._room_bytes -= len(text.encode())
+            self._hear_event(payload(self._held[start : end.start()]))
             start = end.end()
-        self._held = self._held[start:]
-        if len(self._held) > MOST_HELD_BYTES:
-            self._room_bytes, self._held = -1, b""
+        # An event larger than any of an answer is left out; what follows is read again from its end.
+        self._held = self._held[start:][-MOST_HELD_BYTES:]
+
+    def _hear_event(self, data: bytes) -> None:
+        if data == b"[DONE]":
+            self.done = True
+        elif self._room_bytes > 0:
+            text = _content(_first(parsed(data)).get("delta"))
+            self._texts.append(text)
+            self._room_bytes -= len(text.encode())
 
     @property
     def text(self) -> str:

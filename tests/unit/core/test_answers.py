@@ -32,25 +32,36 @@ STREAM = b"".join(
 )
 
 
-def heard(*parts: bytes) -> str:
+def heard(*parts: bytes) -> tuple[str, bool]:
     listener = Listener()
     for part in parts:
         listener.hear(part)
-    return listener.text
+    return listener.text, listener.done
 
 
 @pytest.mark.parametrize("size", [1, 7, 64, len(STREAM)])
 def test_a_stream_is_heard_in_any_pieces(size: int) -> None:
-    assert heard(*(STREAM[i : i + size] for i in range(0, len(STREAM), size))) == "返品です 👍"
+    assert heard(*(STREAM[i : i + size] for i in range(0, len(STREAM), size))) == ("返品です 👍", True)
+
+
+def test_a_stream_that_breaks_off_is_not_done() -> None:
+    error = b'data: {"error": {"message": "[DONE]"}}\n\n'
+    assert heard(event(content="a"), error) == ("a", False)
+    assert heard(event(content="data: [DONE]\n\n")) == ("data: [DONE]\n\n", False)
 
 
 def test_no_more_is_heard_than_a_session_keeps() -> None:
-    text = heard(*(event(content="x" * 1000) for _ in range(10)))
-    assert text == "x" * (1000 * (TEXT_BYTES // 1000 + 1))
+    text, done = heard(*(event(content="x" * 1000) for _ in range(10)), b"data: [DONE]\n\n")
+    assert (text, done) == ("x" * (1000 * (TEXT_BYTES // 1000 + 1)), True)
 
 
 def test_an_event_without_end_is_not_held_without_end() -> None:
-    assert heard(event(content="a"), b"data: " + b"x" * MOST_HELD_BYTES, b"\n\n" + event(content="b")) == "a"
+    listener = Listener()
+    for part in (event(content="a"), *[b"x" * 1000] * 100):
+        listener.hear(part)
+        assert len(listener._held) <= MOST_HELD_BYTES
+    listener.hear(b"\n\n" + event(content="b") + b"data: [DONE]\n\n")
+    assert (listener.text, listener.done) == ("ab", True)
 
 
 @pytest.mark.parametrize(
