@@ -70,6 +70,18 @@ TABLE: Final[tuple[Metric, ...]] = (
         ("region", "tenant"),
     ),
     Metric(
+        "grix_session_requests_total",
+        "counter",
+        "Requests of a session by what its store was: kept, degraded (read, not written) or off.",
+        ("region", "store"),
+    ),
+    Metric(
+        "grix_session_moves_total",
+        "counter",
+        "Requests whose session left the region that had answered it.",
+        ("region", "agent"),
+    ),
+    Metric(
         "grix_session_store_errors_total",
         "counter",
         "What the region's store of sessions did not do: open, pick or write; gone, full, late or refused.",

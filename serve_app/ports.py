@@ -202,6 +202,9 @@ class RequestRecord:
     key_id: str | None = None
     region: str | None = None
     session_id: str | None = None
+    session_store: Store | None = None
+    session_moved_from: str | None = None
+    history_turns: int | None = None
     model: str | None = None
     stream: bool = False
     language: str | None = None

@@ -102,6 +102,10 @@ class RequestJournal:
         if record.error is not None:
             self._meter.add("grix_errors_total", {"region": region, "reason": record.error}, 1)
         self._measure_tenant(record, region)
+        if record.session_store is not None:
+            self._meter.add("grix_session_requests_total", {"region": region, "store": record.session_store}, 1)
+        if record.session_moved_from is not None:
+            self._meter.add("grix_session_moves_total", where, 1)
         if len(record.attempts) > 1:
             self._meter.add("grix_retries_total", where, len(record.attempts) - 1)
         for name in ("queue_wait_ms", "wait_ms", "first_token_ms", "total_ms"):

@@ -27,6 +27,8 @@ def test_names_are_unique_and_found() -> None:
         "grix_completion_tokens_total",
         "grix_completion_tokens",
         "grix_truncated_total",
+        "grix_session_requests_total",
+        "grix_session_moves_total",
         "grix_session_store_errors_total",
     }
 
@@ -38,7 +40,7 @@ def test_a_metric_is_well_formed(metric: Metric) -> None:
     assert metric.name.endswith("_total") == (metric.kind == "counter")
     assert bool(metric.buckets) == (metric.kind == "histogram")
     # Nothing of a request itself, which would have no bound.
-    few = {"region", "agent", "language", "outcome", "status", "reason", "tenant", "decided_by", "op"}
+    few = {"region", "agent", "language", "outcome", "status", "reason", "tenant", "decided_by", "op", "store"}
     assert set(metric.labels) <= few
     assert metric.labels[0] == "region"
 

@@ -76,11 +76,23 @@ def test_retries_and_truncation_are_counted() -> None:
     assert "grix_completion_tokens_total" not in counted
 
 
+def test_a_session_is_counted_by_its_store_and_when_it_moves() -> None:
+    made, meter, _ = journal()
+    made.finished(a_record(session_store="degraded", session_moved_from="cloud-b"))
+    assert ("grix_session_requests_total", {"region": "cloud-a", "store": "degraded"}, 1) in meter.added
+    assert ("grix_session_moves_total", WHERE, 1) in meter.added
+
+
+#: Counted when it happens, not when a request ends.
+ELSEWHERE = {"grix_session_store_errors_total"}
+
+
 def test_every_number_has_the_labels_of_the_table() -> None:
     made, meter, _ = journal()
-    made.finished(a_record(attempts=[{}, {}], finish_reason="length", error="requests_limit"))
+    session = {"session_store": "kept", "session_moved_from": "cloud-b"}
+    made.finished(a_record(attempts=[{}, {}], finish_reason="length", error="requests_limit", **session))
     given = meter.added + meter.observed
-    assert {name for name, _, _ in given} == set(BY_NAME)
+    assert {name for name, _, _ in given} == set(BY_NAME) - ELSEWHERE
     assert all(tuple(sorted(labels)) == tuple(sorted(BY_NAME[name].labels)) for name, labels, _ in given)
 
 
