@@ -93,7 +93,7 @@ def describe(decision: Decision, record: RequestRecord) -> None:
 
 
 def candidate_row(candidate: pick.Candidate) -> dict[str, Any]:
-    """A candidate as ``explain`` shows it: target, tier, score and its parts, or why it was dropped."""
+    """A candidate as ``explain`` shows it: target, tier, score, its parts, what is special; or why it was dropped."""
     score = None if candidate.score is None else round(candidate.score, 3)
     return {
         "target": candidate.target.id,
@@ -101,5 +101,7 @@ def candidate_row(candidate: pick.Candidate) -> dict[str, Any]:
         "tier": candidate.tier,
         "score": score,
         "scores": {k: round(v, 3) for k, v in candidate.scores.items()},
+        "weight": round(candidate.target.weight, 3),
+        "mark": candidate.mark,
         "dropped": candidate.dropped,
     }

@@ -15,7 +15,7 @@ from serve_app.core.language import LanguageGuess
 from serve_app.core.table import Tenant
 from serve_app.decision import Decision, agent_call, answer_headers, describe, session_key, shorten
 from serve_app.openai_request import ParsedRequest, bad, parse_apart
-from serve_app.outcomes import GrixError, Reason
+from serve_app.outcomes import GrixError
 from serve_app.ports import Clock, Detector, Journal, Kind, RequestRecord, Sessions, World
 
 #: A detector that does not answer in this time costs the request its language, never its answer.
@@ -71,8 +71,8 @@ class RequestPath:
         parsed = await parse_apart(kind, raw, headers)
         decision = await self.decide(world, tenant, parsed, record)
         if not decision.choice.order:
-            reason: Reason = "residency" if "residency" in decision.choice.reason else "no_target"
-            raise GrixError(reason, f"Nothing can answer: {decision.choice.reason}.", retry_after_s=5.0)
+            refused = decision.choice.refused or "no_target"
+            raise GrixError(refused, f"Nothing can answer: {decision.choice.reason}.", retry_after_s=5.0)
         await self.admission.admit(world.table, tenant, parsed, decision, record)
         limits = shorten(decision.route.agent.timeouts, headers)
         deadline_s = began_s + limits.total_s

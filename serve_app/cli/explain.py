@@ -109,7 +109,7 @@ def text_of(told: dict[str, Any]) -> str:
     candidates = told.get("candidates") or []
     if candidates:
         rows = [
-            [c["target"], c["health"], c["tier"], c["score"], _scores(c["scores"]), c["dropped"] or "kept"]
+            [c["target"], c["health"], c["tier"], c["score"], _parts(c), c["dropped"] or c["mark"] or "may answer"]
             for c in candidates
         ]
         lines += ["", render(["candidate", "health", "tier", "score", "parts", "why"], rows)]
@@ -119,5 +119,9 @@ def text_of(told: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _scores(scores: dict[str, float]) -> str:
-    return " ".join(f"{name} {value:g}" for name, value in scores.items()) or "–"
+def _parts(candidate: dict[str, Any]) -> str:
+    """What the score is made of; the weight only where it takes something away."""
+    said = [f"{name} {value:g}" for name, value in candidate["scores"].items()]
+    if said and candidate["weight"] != 1:
+        said.append(f"weight {candidate['weight']:g}")
+    return " ".join(said) or "–"

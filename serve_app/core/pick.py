@@ -1,19 +1,44 @@
-"""Which target answers: filters, then tiers from stable facts, then scores inside the tier."""
+"""Which target answers: filters, then tiers from stable facts, then sessions and scores inside the tier.
+
+The order of thought is fixed (DESIGN, section 5): what may answer at all; which tier is preferred; the first tier with
+a target that is not over ``maxQueueMs``; inside it a session's own target, else the best score. Targets that nobody
+reports on any more come after all others, and are never lost.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from itertools import repeat
+from math import ceil
+from types import MappingProxyType
+from typing import Final, Literal, NamedTuple
 
+from serve_app.core.scorers import SCORERS, Scene, rendezvous, wait_ms_of
 from serve_app.core.snapshots import Snapshot, Target
 from serve_app.core.table import Agent, Scoring, Tenant
 from serve_app.core.tenants import check_residency
+from serve_app.outcomes import Reason
+
+#: No target of a tier takes new sessions above this multiple of its share of what runs and waits in the tier.
+BOUND: Final = 1.25
+_NOTHING: Final[Mapping[str, int]] = MappingProxyType({})
+
+#: What is special about a candidate: the session's own, the one that finds out whether a breaker may close, one that
+#: is asked only when nobody has a short queue, one only when nobody else is there at all.
+Mark = Literal["", "kept", "probe", "over limit", "handover", "backup"]
+TierRank = tuple[int, float]
+_PREFERRED: Final[TierRank] = (0, 0.0)
+_LOVED: Final[TierRank] = (1, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What a request needs of a target."""
+    """What a request needs of a target.
+
+    ``session`` is the key that its turns share, ``kept`` the region that answered it before. ``hops`` counts regions
+    that handed the request on already.
+    """
 
     agent: Agent
     tenant: Tenant
@@ -23,33 +48,80 @@ class Wish:
     pinned_release: str | None = None
     data_class: str | None = None
     region: str = ""
+    session: str | None = None
+    kept: str | None = None
+    hops: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """One target with what was thought of it: ``dropped`` names the filter that took it out."""
+Row = tuple[Target, str | None, TierRank, float | None, tuple[float, ...], Mark]
+
+
+class Candidate(NamedTuple):
+    """One target with what was thought of it: ``dropped`` names the filter that took it out.
+
+    ``parts`` is what the score is made of: what each scorer said, or what the session's hash says.
+    """
 
     target: Target
     dropped: str | None
-    tier: str
-    tier_rank: tuple[int, float]
+    tier_rank: TierRank
     score: float | None
-    scores: dict[str, float]
+    parts: tuple[float, ...]
+    mark: Mark
+
+    @property
+    def tier(self) -> str:
+        place, usd = self.tier_rank
+        return ("preferred cloud", "language affinity", f"price {usd:g} USD/h")[place]
+
+    @property
+    def scores(self) -> dict[str, float]:
+        """The parts by name."""
+        names = ("rendezvous",) if len(self.parts) == 1 else tuple(SCORERS)
+        return dict(zip(names, self.parts, strict=False))
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Targets in the order to try them (empty: nothing can answer), with every candidate and the reason."""
+    """Targets in the order to try them (empty: nothing can answer), and the reason.
+
+    ``preferred`` are the regions that stable facts alone would have: an answer from elsewhere is a spill. ``refused``
+    is why nothing can answer. ``rows`` are the fields of ``candidates``, which only those look at who explain.
+    """
 
     order: tuple[Target, ...]
-    candidates: tuple[Candidate, ...]
     reason: str
+    rows: tuple[Row, ...]
+    preferred: frozenset[str] = frozenset()
+    refused: Reason | None = None
+
+    @property
+    def candidates(self) -> tuple[Candidate, ...]:
+        """Every target that was thought of: in the order to try them, then those that were dropped."""
+        return tuple(Candidate(*row) for row in self.rows)
 
 
-def _dropped(target: Target, wish: Wish) -> str | None:
-    """The first filter that takes a target out, or ``None``."""
-    if target.health in ("ejected", "stale"):
-        return f"is {target.health}"
+def _out(target: Target, wish: Wish, snapshot: Snapshot, blocked: Collection[str]) -> str | None:
+    """Why a target is out for now, or ``None``."""
+    away = target.region != wish.region
+    if target.health == "ejected" or (away and target.health == "unknown"):
+        return f"is {target.health}: {target.why}" if target.why else f"is {target.health}"
+    if away and target.drained:
+        return "its region is drained"
+    if target.breaker == "open":
+        return "its breaker is open"
+    if target.breaker == "probing" and target.id not in snapshot.lent:
+        return "its breaker is half-open and the probe is lent to another Router"
+    if blocked and target.id in blocked:
+        return "its breaker is open in this Router"
+    return None
+
+
+def _unfit(target: Target, wish: Wish) -> str | None:
+    """Why a target can never answer this request, or ``None``."""
+    needed = wish.agent.vram_required_bytes
+    if needed is not None and target.vram_bytes is not None and target.vram_bytes < needed:
+        return f"VRAM of {target.vram_bytes / 2**30:.1f} GiB is less than the {needed / 2**30:.1f} GiB it needs"
     if wish.pinned_release and not target.release.startswith(wish.pinned_release):
         return f"serves release {target.release[:12]}, not {wish.pinned_release}"
     if wish.prompt_tokens >= target.max_model_len:
@@ -57,92 +129,158 @@ def _dropped(target: Target, wish: Wish) -> str | None:
     if not check_residency(wish.tenant, target.residency, wish.data_class):
         zones = ", ".join(sorted(target.residency)) or "no zone"
         return f"residency: data of {wish.tenant.name} may not be in {zones}"
+    if target.drifted:
+        return f"drifted: serves release {target.release[:12]}, which its plan does not name"
+    if target.region != wish.region:
+        if not target.accepts_spill:
+            return "its region takes no requests of others"
+        if wish.hops:
+            return "another region has handed the request on already"
     return None
 
 
-def _tier(target: Target, wish: Wish) -> tuple[str, tuple[int, float]]:
+def _tier(target: Target, preferred: str | None, loved: str | None) -> TierRank:
     """preferredCloud, then languageAffinity, then price."""
-    if wish.preferred_cloud is not None and target.cloud == wish.preferred_cloud:
-        return "preferred cloud", (0, 0.0)
-    if wish.agent.language_affinity.get(wish.language) in (target.cloud, target.region):
-        return "language affinity", (1, 0.0)
-    return f"price {target.gpu_hour_usd:g} USD/h", (2, target.gpu_hour_usd)
+    if preferred is not None and target.cloud == preferred:
+        return _PREFERRED
+    if loved is not None and loved in (target.cloud, target.region):
+        return _LOVED
+    return (2, target.gpu_hour_usd)
 
 
-def _near(target: Target, wish: Wish, _: Sequence[Target]) -> float:
-    """1 for this region, else falling with the measured round trip; half when it was never measured."""
-    if target.region == wish.region:
-        return 1.0
-    rtt = target.load.network_ms
-    return 0.5 if rtt is None else 1.0 / (1.0 + rtt / 100.0)
+def _scores(
+    targets: Sequence[Target], wish: Wish, scoring: Scoring, waits_ms: Sequence[float | None], sent: Mapping[str, int]
+) -> tuple[list[float], list[tuple[float, ...]]]:
+    """Of each target its score, and the parts of it: by its session's hash, else by the weighted scorers."""
+    if not targets:
+        return [], []
+    if wish.session is not None:
+        values = rendezvous(wish.session, targets)
+        return values, [(value,) for value in values]
+    scene = Scene(wish.region, wish.agent.max_queue_ms, waits_ms, sent)
+    totals, columns = [0.0] * len(targets), []
+    for name, scorer in SCORERS.items():
+        weight, column = getattr(scoring, name), scorer(targets, scene)
+        totals = [total + weight * part for total, part in zip(totals, column, strict=True)]
+        columns.append(column)
+    return [total * t.weight for total, t in zip(totals, targets, strict=True)], list(zip(*columns, strict=True))
 
 
-def _short_queue(target: Target, wish: Wish, _: Sequence[Target]) -> float:
-    """1 without waiting, 0.5 at ``maxQueueMs``; a target that reports nothing stands in the middle."""
-    wait = target.load.queue_wait_p95_ms
-    return 0.5 if wait is None else 1.0 / (1.0 + wait / wish.agent.max_queue_ms)
+def _mark(target: Target, wish: Wish, wait_ms: float | None) -> Mark:
+    if target.health == "stale" or target.drained:
+        return "backup"
+    if wish.kept == target.region:
+        waiting = target.load.waiting
+        return "handover" if waiting is not None and waiting > wish.agent.handover_queue else "kept"
+    if wait_ms is not None and wait_ms >= wish.agent.max_queue_ms:
+        return "over limit"
+    return "probe" if target.breaker == "probing" else ""
 
 
-def _free_slots(target: Target, _: Wish, __: Sequence[Target]) -> float:
-    running, waiting = target.load.running, target.load.waiting
-    if running is None or waiting is None:
-        return 0.5
-    return max(0.0, 1.0 - (running + waiting) / max(1, target.slots))
+def choose(
+    snapshot: Snapshot,
+    wish: Wish,
+    scoring: Scoring,
+    *,
+    blocked: Collection[str] = (),
+    in_flight: Mapping[str, int] = _NOTHING,
+) -> Choice:
+    """The order in which to try targets.
 
-
-def _cheap(target: Target, _: Wish, peers: Sequence[Target]) -> float:
-    dearest = max(p.gpu_hour_usd for p in peers)
-    return 1.0 if dearest <= 0 else 1.0 - target.gpu_hour_usd / dearest
-
-
-Scorer = Callable[[Target, Wish, Sequence[Target]], float]
-#: A scorer is one function, in [0, 1], and one line here; its weight is ``scoring.<name>``.
-SCORERS: Final[dict[str, Scorer]] = {
-    "network": _near,
-    "queue": _short_queue,
-    "headroom": _free_slots,
-    "cost": _cheap,
-}
-
-
-def _over(target: Target, limit_ms: float) -> bool:
-    wait = target.load.queue_wait_p95_ms
-    return wait is not None and wait >= limit_ms
-
-
-def choose(snapshot: Snapshot, wish: Wish, scoring: Scoring) -> Choice:
-    """The order in which to try targets: the first tier with one under ``maxQueueMs``, best score first.
-
-    Targets over the limit follow in the same order, so that a fleet that is busy everywhere still answers from the
-    least loaded.
+    Args:
+        blocked: ids of targets that this Router's own breakers are open for.
+        in_flight: by target id, the calls that this Router has begun since the target's last report, less those that
+            ended. Only for requests without a session: they would all go to one target until the next report.
     """
-    present = [t for t in snapshot.targets if t.agent == wish.agent.name]
-    candidates = []
-    for target in present:
-        scores = {name: scorer(target, wish, present) for name, scorer in SCORERS.items()}
-        tier, rank = _tier(target, wish)
-        dropped = _dropped(target, wish)
-        total = None if dropped else sum(scores[name] * getattr(scoring, name) for name in SCORERS)
-        candidates.append(Candidate(target, dropped, tier, rank, total, scores))
-    usable = [c for c in candidates if c.dropped is None]
-    ordered = sorted(
-        usable,
-        key=lambda c: (
-            _over(c.target, wish.agent.max_queue_ms),
-            c.tier_rank
-            if not _over(c.target, wish.agent.max_queue_ms)
-            else (9, c.target.load.queue_wait_p95_ms or 0.0),
-            -(c.score or 0.0),
-            c.target.id,
-        ),
+    usable: list[Target] = []
+    out: list[tuple[Target, str]] = []
+    for target in snapshot.targets:
+        if target.agent == wish.agent.name:
+            why = _out(target, wish, snapshot, blocked) or _unfit(target, wish)
+            if why is None:
+                usable.append(target)
+            else:
+                out.append((target, why))
+    loved, cloud = wish.agent.language_affinity.get(wish.language), wish.preferred_cloud
+    waits_ms = [wait_ms_of(t) for t in usable]
+    marks = [_mark(t, wish, wait_ms) for t, wait_ms in zip(usable, waits_ms, strict=True)]
+    ranks = [_tier(t, cloud, loved) for t in usable]
+    scores, parts = _scores(usable, wish, scoring, waits_ms, in_flight)
+    late = _late(usable, ranks, marks) if wish.session is not None else None
+    order = _order(usable, ranks, scores, marks, waits_ms, late)
+    rows: list[Row] = list(zip(usable, repeat(None), ranks, scores, parts, marks, strict=False))
+    out.sort(key=_by_name)
+    dropped: list[Row] = [(t, why, _tier(t, cloud, loved), None, (), "") for t, why in out]
+    # Targets that stable facts speak for, whatever their load and health are now.
+    fit = [*zip(ranks, usable, strict=True), *((r[2], r[0]) for r in dropped if _unfit(r[0], wish) is None)]
+    best = min([rank for rank, _ in fit], default=None)
+    return Choice(
+        order=tuple([usable[i] for i in order]),
+        reason=_reason(Candidate(*rows[order[0]])) if order else _no_reason(out),
+        rows=(*[rows[i] for i in order], *dropped),
+        preferred=frozenset([t.region for rank, t in fit if rank == best]),
+        refused=None if order else _refused(out, wish),
     )
-    return Choice(tuple(c.target for c in ordered), tuple(candidates), _reason(candidates, ordered))
 
 
-def _reason(candidates: Sequence[Candidate], ordered: Sequence[Candidate]) -> str:
-    if ordered:
-        first = ordered[0]
-        return f"{first.target.id}: {first.tier}, score {first.score or 0.0:.2f}"
-    if not candidates:
-        return "no region serves this agent"
-    return "; ".join(f"{c.target.id}: {c.dropped}" for c in candidates)
+def _by_name(found: tuple[Target, str]) -> str:
+    return found[0].id
+
+
+def _order(
+    usable: Sequence[Target],
+    ranks: Sequence[TierRank],
+    scores: Sequence[float],
+    marks: Sequence[Mark],
+    waits_ms: Sequence[float | None],
+    late: Collection[int] | None,
+) -> list[int]:
+    """Places in ``usable``: the session's own target; tier by tier those with a short queue; the least loaded of the
+    others; those that nobody reports on. Inside a tier whoever is ``late`` comes last, and without sessions (``None``)
+    a probe first: one request has to find out.
+    """
+    keys: list[tuple[int, object, object, float, str, str, int]] = []
+    columns = zip(usable, ranks, scores, marks, waits_ms, strict=True)
+    for i, (target, rank, score, mark, wait_ms) in enumerate(columns):
+        if mark == "":
+            keys.append((1, rank, late is None or i in late, -score, target.region, target.release, i))
+        elif mark == "probe":
+            keys.append((1, rank, late is not None and i in late, -score, target.region, target.release, i))
+        elif mark == "kept":
+            keys.append((0, _PREFERRED, False, -score, target.region, target.release, i))
+        elif mark == "backup":
+            keys.append((3, rank, False, -score, target.region, target.release, i))
+        else:
+            keys.append((2, wait_ms or 0.0, rank, -score, target.region, target.release, i))
+    keys.sort()
+    return [key[-1] for key in keys]
+
+
+def _late(usable: Sequence[Target], ranks: Sequence[TierRank], marks: Sequence[Mark]) -> frozenset[int]:
+    """Places of those that have their share of their tier already: sessions go to others while there are others."""
+    tiers: dict[TierRank, list[tuple[int, int, float]]] = {}
+    for i, (target, rank, mark) in enumerate(zip(usable, ranks, marks, strict=True)):
+        running, waiting = target.load.running, target.load.waiting
+        if running is not None and waiting is not None and mark in ("", "probe"):
+            tiers.setdefault(rank, []).append((i, running + waiting, (target.slots or 1) * max(target.weight, 1e-6)))
+    late: list[int] = []
+    for tier in tiers.values():
+        most = BOUND * (1 + sum([busy for _, busy, _ in tier])) / sum([room for _, _, room in tier])
+        late.extend([i for i, busy, room in tier if busy + 1 > ceil(most * room)])
+    return frozenset(late)
+
+
+def _refused(out: Sequence[tuple[Target, str]], wish: Wish) -> Reason:
+    """``residency`` only where it alone is to blame: then no wait helps."""
+    if out and not any(check_residency(wish.tenant, t.residency, wish.data_class) for t, _ in out):
+        return "residency"
+    return "no_target"
+
+
+def _reason(first: Candidate) -> str:
+    mark = f", {first.mark}" if first.mark else ""
+    return f"{first.target.id}: {first.tier}, score {first.score or 0.0:.2f}{mark}"
+
+
+def _no_reason(out: Sequence[tuple[Target, str]]) -> str:
+    return "; ".join(f"{t.id}: {why}" for t, why in out) if out else "no region serves this agent"

@@ -112,22 +112,23 @@ def test_tiers_come_before_scores() -> None:
 
 
 def test_a_busy_tier_is_passed_and_a_busy_fleet_uses_the_least_loaded() -> None:
-    busy, idle = target("a", load=Load(300.0, 1, 1)), target("b", gpu_hour_usd=2.0, load=Load(10.0, 0, 0))
+    busy = target("a", load=Load(300.0, waiting=1, running=1))
+    idle = target("b", gpu_hour_usd=2.0, load=Load(10.0, waiting=0, running=0))
     assert order(busy, idle) == ["b", "a"]
-    worse = target("b", gpu_hour_usd=0.1, load=Load(900.0, 9, 9))
+    worse = target("b", gpu_hour_usd=0.1, load=Load(900.0, waiting=9, running=9))
     assert order(busy, worse) == ["a", "b"]
 
 
 def test_no_data_is_neither_idle_nor_busy() -> None:
-    unknown, idle = target("b", load=Load()), target("c", load=Load(0.0, 0, 0))
-    loaded = target("d", load=Load(240.0, 4, 4))
+    unknown, idle = target("b", load=Load()), target("c", load=Load(0.0, waiting=0, running=0))
+    loaded = target("d", load=Load(240.0, waiting=4, running=4))
     assert order(unknown, idle, loaded) == ["c", "b", "d"]
 
 
 def test_filters_take_out_and_say_why() -> None:
     candidates = [
         target("a", health="ejected"),
-        target("b", health="stale"),
+        target("b", drifted=True),
         target("c", residency=frozenset({"eu"})),
         target("d", max_model_len=10),
     ]
@@ -136,7 +137,7 @@ def test_filters_take_out_and_say_why() -> None:
     assert choice.order == ()
     assert [c.dropped for c in choice.candidates] == [
         "is ejected",
-        "is stale",
+        "drifted: serves release rrrrrrrrrrrr, which its plan does not name",
         "residency: data of acme may not be in eu",
         "context of 10 tokens is too small for about 10",
     ]

@@ -41,19 +41,27 @@ def test_no_data_scores_in_the_middle_and_home_is_near() -> None:
 
 
 def test_a_full_target_has_no_headroom_but_is_not_below_zero() -> None:
-    (full,) = choose(target("a", load=Load(0.0, 100, 4))).candidates
+    (full,) = choose(target("a", load=Load(0.0, waiting=100, running=4))).candidates
     assert full.scores["headroom"] == 0.0
     (free,) = choose(target("a", gpu_hour_usd=0.0)).candidates
     assert free.scores["cost"] == 1.0
 
 
 def test_the_limit_itself_counts_as_busy() -> None:
-    busy, dear = target("a", load=Load(250.0, 0, 0)), target("b", gpu_hour_usd=9.0, load=Load(249.9, 0, 0))
+    busy, dear = (
+        target("a", load=Load(250.0, waiting=0, running=0)),
+        target("b", gpu_hour_usd=9.0, load=Load(249.9, waiting=0, running=0)),
+    )
     assert [t.region for t in choose(busy, dear).order] == ["b", "a"]
 
 
 def test_order_does_not_depend_on_the_snapshots_order() -> None:
-    targets = [target("a"), target("b", load=Load(900.0, 1, 1)), target("c", gpu_hour_usd=0.5), target("d")]
+    targets = [
+        target("a"),
+        target("b", load=Load(900.0, waiting=1, running=1)),
+        target("c", gpu_hour_usd=0.5),
+        target("d"),
+    ]
     orders = {tuple(t.region for t in choose(*p).order) for p in permutations(targets)}
     assert orders == {("c", "a", "d", "b")}
 
@@ -65,17 +73,198 @@ def test_a_pin_takes_only_its_release() -> None:
     assert choice.candidates[1].dropped == "serves release ffffffffffff, not abc"
 
 
-@pytest.mark.parametrize("health", ["ejected", "stale"])
-def test_targets_out_of_service_are_dropped(health: str) -> None:
-    choice = choose(target("a", health=health))
-    assert choice.order == ()
-    assert choice.reason == f"a/qwen-chat@abc00000: is {health}"
+@pytest.mark.parametrize(
+    ("why", "said"), [("", "is ejected"), ("peer silent for 1.2 s", "is ejected: peer silent for 1.2 s")]
+)
+def test_targets_out_of_service_are_dropped(why: str, said: str) -> None:
+    choice = choose(target("a", health="ejected", why=why))
+    assert (choice.order, choice.refused) == ((), "no_target")
+    assert choice.reason == f"a/qwen-chat@abc00000: {said}"
     assert choice.candidates[0].score is None
 
 
-@pytest.mark.parametrize("health", ["healthy", "slow", "probing", "unknown"])
+@pytest.mark.parametrize("health", ["healthy", "slow", "probing", "unknown", "stale"])
 def test_every_other_health_may_answer(health: str) -> None:
     assert len(choose(target("a", health=health)).order) == 1
+
+
+def test_rte_03_unknown_health_of_another_region_is_not_taken_for_healthy() -> None:
+    choice = choose(target("b", health="unknown", why="no beat yet"), target("a", health="unknown"))
+    assert [t.region for t in choice.order] == ["a"]
+    assert choice.candidates[1].dropped == "is unknown: no beat yet"
+
+
+def test_rte_10_who_reports_nothing_any_more_is_asked_after_all_others() -> None:
+    stale = target("a", health="stale", gpu_hour_usd=0.1, load=Load(0.0, waiting=0, running=0))
+    busy = target("b", load=Load(9000.0, waiting=50, running=4))
+    choice = choose(stale, busy)
+    assert [t.region for t in choice.order] == ["b", "a"]
+    assert [c.mark for c in choice.candidates] == ["over limit", "backup"]
+    assert [t.region for t in choose(stale, busy, wish=replace(WISH, session="s", kept="a")).order] == ["b", "a"]
+
+
+def test_rte_10_calls_since_the_report_are_added_to_it() -> None:
+    load = Load(0.0, waiting=0, running=2)
+    a, b = target("c", load=load), target("d", load=load)
+    assert [t.region for t in choose(a, b).order] == ["c", "d"]
+    picture = Snapshot(1, 1, (a, b))
+    busy = pick.choose(picture, WISH, Scoring(), in_flight={a.id: 1})
+    assert [t.region for t in busy.order] == ["d", "c"]
+    assert [c.scores["headroom"] for c in busy.candidates] == [0.5, 0.25]
+    # Some have ended since: no more than all of it is free.
+    ended = pick.choose(picture, WISH, Scoring(), in_flight={b.id: -3})
+    assert [c.scores["headroom"] for c in ended.candidates] == [1.0, 0.5]
+    told = pick.choose(Snapshot(1, 1, (target("d"),)), WISH, Scoring(), in_flight={b.id: 2})
+    assert told.candidates[0].scores["headroom"] == 0.25
+
+
+def test_rte_10_a_session_does_not_follow_what_one_router_knows() -> None:
+    picture = Snapshot(1, 1, tuple(target(r, load=Load(0.0, waiting=0, running=0)) for r in "bcd"))
+    wish = replace(WISH, session="acme/s1")
+    first = pick.choose(picture, wish, Scoring()).order[0]
+    assert pick.choose(picture, wish, Scoring(), in_flight={first.id: 4}).order[0] == first
+
+
+def test_the_one_that_waits_longest_tells_of_a_queue_that_does_not_move() -> None:
+    stuck = target("a", load=Load(queue_wait_p95_ms=5.0, oldest_wait_ms=800.0))
+    assert [t.region for t in choose(stuck, target("b", gpu_hour_usd=9.0)).order] == ["b", "a"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"breaker": "open"}, "its breaker is open"),
+        ({"breaker": "probing"}, "its breaker is half-open and the probe is lent to another Router"),
+        ({"drifted": True}, "drifted: serves release abc000000000, which its plan does not name"),
+        ({"vram_bytes": 24 * 2**30}, "VRAM of 24.0 GiB is less than the 40.0 GiB it needs"),
+        ({"accepts_spill": False}, "its region takes no requests of others"),
+        ({"drained": True}, "its region is drained"),
+        ({"max_model_len": 10}, "context of 10 tokens is too small for about 10"),
+    ],
+)
+def test_each_filter_has_a_name(changes: dict[str, object], said: str) -> None:
+    wish = replace(WISH, agent=agent("qwen-chat", vram_required_bytes=40 * 2**30))
+    choice = choose(target("b", **changes), target("c", gpu_hour_usd=9.0, vram_bytes=80 * 2**30), wish=wish)
+    assert [t.region for t in choice.order] == ["c"]
+    assert choice.candidates[1].dropped == said
+
+
+def test_a_region_uses_itself_where_it_takes_no_others_and_while_it_is_drained() -> None:
+    choice = choose(target("a", accepts_spill=False))
+    assert (len(choice.order), choice.candidates[0].mark) == (1, "")
+    drained = choose(target("a", drained=True), target("b", gpu_hour_usd=9.0))
+    assert [t.region for t in drained.order] == ["b", "a"]
+
+
+def test_rte_30_what_was_handed_on_is_not_handed_on_again() -> None:
+    here, there = target("a", load=Load(9000.0, waiting=9, running=4)), target("b")
+    spilled = choose(here, there, wish=replace(WISH, hops=1))
+    assert [t.region for t in spilled.order] == ["a"]
+    assert spilled.candidates[1].dropped == "another region has handed the request on already"
+    nobody = choose(there, wish=replace(WISH, hops=1))
+    assert (nobody.order, nobody.refused) == ((), "no_target")
+
+
+def test_rte_30_two_healthy_regions_keep_what_is_theirs() -> None:
+    """Each prefers itself for its language; each spills only while it is busy itself."""
+    calm, busy = Load(10.0, waiting=0, running=3), Load(400.0, waiting=8, running=4)
+    loving = agent("qwen-chat", language_affinity={"ja": "a", "ko": "b"})
+    for language, home, other in (("ja", "a", "b"), ("ko", "b", "a")):
+        wish = replace(WISH, agent=loving, language=language, region=home)
+        assert {choose(target("a", load=calm), target("b", load=calm), wish=wish).order[0].region} == {home}
+        spilled = choose(target(home, load=busy), target(other, load=calm), wish=wish)
+        assert spilled.order[0].region == other
+        assert spilled.preferred == {home}
+
+
+def test_rte_23_what_this_router_found_out_holds_at_once() -> None:
+    a, b = target("a"), target("b", gpu_hour_usd=9.0)
+    choice = pick.choose(Snapshot(1, 1, (a, b)), WISH, Scoring(), blocked={a.id})
+    assert [t.region for t in choice.order] == ["b"]
+    assert choice.candidates[1].dropped == "its breaker is open in this Router"
+
+
+def test_a_lent_probe_comes_first_in_its_tier_and_in_no_other() -> None:
+    half = target("b", breaker="probing", weight=0.1)
+    picture = Snapshot(1, 1, (target("a"), half), lent=frozenset({half.id}))
+    choice = pick.choose(picture, WISH, Scoring())
+    assert [(c.target.region, c.mark) for c in choice.candidates] == [("b", "probe"), ("a", "")]
+    assert choice.reason == "b/qwen-chat@abc00000: price 1 USD/h, score 0.04, probe"
+    dearer = replace(half, gpu_hour_usd=2.0)
+    assert pick.choose(replace(picture, targets=(target("a"), dearer)), WISH, Scoring()).order[0].region == "a"
+
+
+def test_rte_04b_a_session_whose_region_left_is_picked_anew() -> None:
+    wish = replace(WISH, session="acme/s1", kept="gone")
+    assert len(choose(target("b"), target("c"), wish=wish).order) == 2
+
+
+def test_a_kept_pick_is_honoured_until_too_many_wait_or_it_is_out() -> None:
+    wish = replace(WISH, session="acme/s1", kept="b")
+    dear = target("b", gpu_hour_usd=9.0, load=Load(5000.0, waiting=5, running=4))
+    kept = choose(target("a"), dear, wish=wish)
+    assert (kept.order[0].region, kept.candidates[0].mark) == ("b", "kept")
+    moved = choose(target("a"), replace(dear, load=Load(100.0, waiting=6, running=4)), wish=wish)
+    assert [(c.target.region, c.mark) for c in moved.candidates] == [("a", ""), ("b", "handover")]
+    assert [t.region for t in choose(target("a"), replace(dear, health="ejected"), wish=wish).order] == ["a"]
+    patient = replace(wish, agent=agent("qwen-chat", handover_queue=6))
+    assert choose(target("a"), replace(dear, load=Load(100.0, waiting=6)), wish=patient).order[0].region == "b"
+
+
+def test_no_target_takes_new_sessions_above_its_share() -> None:
+    full, idle = Load(10.0, waiting=0, running=4), Load(10.0, waiting=0, running=0)
+    wishes = [replace(WISH, session=f"acme/s{i}") for i in range(50)]
+    assert {choose(target("b", load=full), target("c", load=idle), wish=w).order[0].region for w in wishes} == {"c"}
+    # Nobody knows what the share is of those who do not report.
+    assert {choose(target("b", load=full), target("c"), wish=w).order[0].region for w in wishes} == {"b", "c"}
+
+
+def test_what_is_slow_or_comes_back_gets_its_weight_of_sessions_and_scores() -> None:
+    slow, fit = target("b", weight=0.25), target("c")
+    firsts = [choose(slow, fit, wish=replace(WISH, session=f"s{i}")).order[0].region for i in range(1000)]
+    assert 0.16 < firsts.count("b") / 1000 < 0.24
+    assert choose(slow, fit).order[0].region == "c"
+    (half,) = choose(target("a", weight=0.5)).candidates
+    assert half.score == pytest.approx(0.5 * (0.25 + 0.45 * 0.5 + 0.2 * 0.5))
+
+
+def test_rte_06_the_same_session_has_the_same_target_in_every_process() -> None:
+    fleet = [target(r) for r in "bcdefgh"]
+    found = "".join(choose(*fleet, wish=replace(WISH, session=f"acme/s{i}")).order[0].region for i in range(24))
+    assert found == "cdcfceebhchdhdebgbffggde"
+    again = [replace(t, release="f" * 64) for t in fleet]
+    assert "".join(choose(*again, wish=replace(WISH, session=f"acme/s{i}")).order[0].region for i in range(24)) == found
+
+
+@pytest.mark.parametrize(
+    ("targets", "refused"),
+    [
+        ((target("a"), target("b")), "residency"),
+        ((target("a", health="ejected"), target("b")), "residency"),
+        ((target("a"), target("b", residency=frozenset({"eu"}), health="ejected")), "no_target"),
+        ((), "no_target"),
+    ],
+)
+def test_residency_is_the_reason_only_where_it_alone_is_to_blame(targets: tuple[Target, ...], refused: str) -> None:
+    bound = replace(WISH, tenant=Tenant("acme", (), frozenset({"eu"})))
+    choice = choose(*targets, wish=bound)
+    assert (choice.order, choice.refused) == ((), refused)
+
+
+def test_the_preferred_regions_are_those_of_stable_facts() -> None:
+    out = target("b", gpu_hour_usd=0.5, health="ejected")
+    assert choose(target("a"), out).preferred == {"b"}
+    assert choose(target("a"), replace(out, residency=frozenset())).preferred == {"b"}
+    bound = replace(WISH, tenant=Tenant("acme", (), frozenset({"sg"})))
+    assert choose(target("a"), replace(out, residency=frozenset()), wish=bound).preferred == {"a"}
+    assert choose(target("a"), target("c")).preferred == {"a", "c"}
+    assert choose().preferred == frozenset()
+
+
+def test_odd_numbers_break_nothing() -> None:
+    odd = [target("b", slots=0, weight=0.0, load=Load(0.0, waiting=0, running=0)), target("c", gpu_hour_usd=0.0)]
+    for session in (None, "", "\ud83e", "s" * 10_000):
+        assert len(choose(*odd, wish=replace(WISH, session=session)).order) == 2
 
 
 def test_other_agents_are_no_candidates_and_an_empty_fleet_says_so() -> None:

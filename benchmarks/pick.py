@@ -1,0 +1,108 @@
+"""How long the choice of a target takes: ``python -m benchmarks.pick [--targets N] [--calls N]``.
+
+Runs the production function over ``--targets`` targets of one agent, in several tiers, under load, with corrections
+for calls in flight; once with and once without sessions. Prints JSON, in microseconds of this process's CPU clock: what
+other processes of the machine take is not counted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import random
+import sys
+import time
+from collections.abc import Sequence
+from typing import Final
+
+from serve_app.core import pick
+from serve_app.core.snapshots import Load, Snapshot, Target
+from serve_app.core.table import Agent, Scoring, Tenant, Timeouts
+
+WARM_UP: Final = 200
+
+
+def fleet(count: int, seed: int = 1) -> Snapshot:
+    """Targets of four prices, one in ten out, one in ten with a long queue."""
+    draw = random.Random(seed)
+    targets = []
+    for i in range(count):
+        wait_ms = draw.choice((5.0,) * 9 + (900.0,))
+        load = Load(wait_ms, wait_ms, draw.randrange(4), draw.randrange(16), 0.4, 300.0, 0.0, draw.uniform(1, 200))
+        targets.append(
+            Target(
+                region=f"region-{i}",
+                cloud=f"cloud-{i % 5}",
+                agent="qwen-chat",
+                app="qwen-chat--12345678",
+                release=f"{i:08x}" + "0" * 56,
+                max_model_len=8192,
+                slots=16,
+                residency=frozenset({"eu", "sg"}),
+                gpu_hour_usd=1.0 + (i % 4) / 4,
+                health="ejected" if i % 10 == 9 else "healthy",
+                load=load,
+            )
+        )
+    return Snapshot(1, 1, tuple(targets))
+
+
+def wish(session: str | None) -> pick.Wish:
+    agent = Agent(
+        name="qwen-chat",
+        engine_agent="qwen-chat",
+        app="qwen-chat--12345678",
+        engine_digest="e" * 64,
+        release="0" * 64,
+        duty="chat",
+        max_model_len=8192,
+        slots=16,
+        min_replicas=1,
+        max_queue_ms=250,
+        priority=100,
+        max_tokens_default=100,
+        timeouts=Timeouts(),
+        language_affinity={"ja": "cloud-1", "ko": "cloud-2"},
+    )
+    tenant = Tenant("acme", (), frozenset({"eu"}))
+    return pick.Wish(agent, tenant, "ja", 0, preferred_cloud="cloud-3", region="region-0", session=session)
+
+
+def measure(targets: int, calls: int, *, sessions: bool) -> dict[str, float]:
+    """p50 and p99 of one call in µs."""
+    snapshot, scoring = fleet(targets), Scoring()
+    in_flight = {t.id: i % 3 for i, t in enumerate(snapshot.targets)}
+    took_ns = []
+    for i in range(calls + WARM_UP):
+        asked = wish(f"acme/s{i}" if sessions else None)
+        began_ns = time.thread_time_ns()
+        pick.choose(snapshot, asked, scoring, blocked=(), in_flight=in_flight)
+        took_ns.append(time.thread_time_ns() - began_ns)
+    took_ns = sorted(took_ns[WARM_UP:])
+    return {
+        "p50_us": round(took_ns[len(took_ns) // 2] / 1000, 1),
+        "p99_us": round(took_ns[int(len(took_ns) * 0.99)] / 1000, 1),
+    }
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.pick", description=__doc__.splitlines()[0])
+    parser.add_argument("--targets", type=int, default=50)
+    parser.add_argument("--calls", type=int, default=20_000)
+    asked = parser.parse_args(argv)
+    if asked.targets < 1 or asked.calls < 100:
+        parser.error("--targets must be at least 1 and --calls at least 100")
+    gc.freeze()
+    told = {
+        "targets": asked.targets,
+        "calls": asked.calls,
+        "sessionless": measure(asked.targets, asked.calls, sessions=False),
+        "session": measure(asked.targets, asked.calls, sessions=True),
+    }
+    print(json.dumps(told))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,97 @@
+"""What a target scores inside its tier: by how near, free and cheap it is, or by the hash of a session."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from hashlib import blake2b
+from typing import Final
+
+from serve_app.core.snapshots import Target
+
+_2_TO_64: Final = 2.0**64
+_64_BITS: Final = 2**64 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """What a scorer may look at besides the targets; ``waits_ms`` is each one's queue wait, as far as it is told."""
+
+    region: str
+    max_queue_ms: float
+    waits_ms: Sequence[float | None]
+    in_flight: Mapping[str, int]
+
+
+def _near(targets: Sequence[Target], scene: Scene) -> list[float]:
+    """1 for this region, else falling with the measured round trip; half when it was never measured."""
+    here = scene.region
+    return [
+        1.0 if t.region == here else 0.5 if (rtt := t.load.network_ms) is None else 100.0 / (100.0 + rtt)
+        for t in targets
+    ]
+
+
+def _short_queue(_: Sequence[Target], scene: Scene) -> list[float]:
+    """1 without waiting, 0.5 at ``maxQueueMs``; a target that reports nothing stands in the middle."""
+    limit = scene.max_queue_ms
+    return [0.5 if wait is None else limit / (limit + wait) for wait in scene.waits_ms]
+
+
+def _free_slots(targets: Sequence[Target], scene: Scene) -> list[float]:
+    """The share of slots that are free, with what this Router has sent since the report; half when none came."""
+    sent, found = scene.in_flight, []
+    for t in targets:
+        running, waiting, slots = t.load.running, t.load.waiting, t.slots or 1
+        since = sent.get(t.id, 0) / slots if sent else 0.0
+        free = 0.5 - since / 2 if running is None or waiting is None else 1.0 - (running + waiting) / slots - since
+        found.append(0.0 if free < 0.0 else 1.0 if free > 1.0 else free)
+    return found
+
+
+def _cheap(targets: Sequence[Target], _: Scene) -> list[float]:
+    dearest = max(t.gpu_hour_usd for t in targets)
+    return [1.0 if dearest <= 0 else 1.0 - t.gpu_hour_usd / dearest for t in targets]
+
+
+Scorer = Callable[[Sequence[Target], Scene], list[float]]
+#: A scorer is one function, of all targets at once, each in [0, 1], and one line here; ``scoring.<name>`` weighs it.
+SCORERS: Final[dict[str, Scorer]] = {
+    "network": _near,
+    "queue": _short_queue,
+    "headroom": _free_slots,
+    "cost": _cheap,
+}
+
+
+def wait_ms_of(target: Target) -> float | None:
+    """The queue wait as far as anything tells: of those that got a slot lately, and of the one that waits longest."""
+    load = target.load
+    served, waits = load.queue_wait_p95_ms, load.oldest_wait_ms
+    if served is None or waits is None:
+        return waits if served is None else served
+    return served if served > waits else waits
+
+
+def _hash(text: str) -> int:
+    """64 bits that are the same in every process."""
+    return int.from_bytes(blake2b(text.encode("utf-8", "replace"), digest_size=8).digest(), "big")
+
+
+#: There are few regions.
+_region_hash = lru_cache(maxsize=1024)(_hash)
+
+
+def rendezvous(session: str, targets: Sequence[Target]) -> list[float]:
+    """Each in (0, 1]: the larger, the more a target is the session's. Of weight 1 each is largest equally often.
+
+    It does not change when other targets come or go, or when a region changes its release.
+    """
+    mine, found = _hash(session), []
+    for t in targets:
+        mixed = ((mine ^ _region_hash(t.region)) * 0x9E3779B97F4A7C15) & _64_BITS
+        mixed = ((mixed ^ (mixed >> 32)) * 0xD6E8FEB86659FD93) & _64_BITS
+        value = ((mixed ^ (mixed >> 32)) + 1) / _2_TO_64
+        found.append(value if t.weight == 1.0 else value ** (1.0 / max(t.weight, 1e-6)))
+    return found
