@@ -26,6 +26,7 @@ from vllm.exceptions import VLLMClientError, VLLMValidationError
 from vllm.usage.usage_lib import UsageContext
 from vllm.v1.metrics.loggers import StatLoggerBase
 
+from deployments import tool_calls
 from deployments.vllm_failures import LOST, failure_of, plain, stream_failure
 from deployments.watched_llm import WATCH, ContextTooLong, Watch, WatchedLLM
 from serve_app.core.prompting import inert_chat
@@ -83,7 +84,7 @@ class Vllm:
         llm = WatchedLLM.from_engine_args(args, usage_context=UsageContext.OPENAI_API_SERVER, stat_loggers=[Steps])
         llm.pending, llm.last_token_s, llm.longest_prefill_s, llm.moves = {}, time.monotonic(), 0.0, 0
         frontend = Namespace(**(vars(FrontendArgs()) | vars(args)))
-        frontend.enable_auto_tool_choice, frontend.tool_call_parser = True, "hermes"
+        frontend.enable_auto_tool_choice, frontend.tool_call_parser = True, tool_calls.register()
         # Arguments follow the tool's schema whether or not the caller says strict.
         frontend.tool_strict_level = "parameter"
         state = State()

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import inspect
+import json
 from importlib import metadata
 
 import pytest
+from transformers import Qwen2Tokenizer
 from vllm.config import SchedulerConfig
 from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.entrypoints.launchers.api_server.app_state import init_app_state
@@ -15,6 +17,8 @@ from vllm.entrypoints.openai.chat_completion.serving import OpenAIServingChat
 from vllm.entrypoints.openai.completion.protocol import CompletionRequest
 from vllm.entrypoints.openai.completion.serving import OpenAIServingCompletion
 from vllm.exceptions import VLLMClientError, VLLMValidationError
+from vllm.tool_parsers.abstract_tool_parser import ToolParserManager
+from vllm.tool_parsers.tool_strict_level import ToolStrictLevel
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.core_client import BackgroundResources
@@ -22,7 +26,11 @@ from vllm.v1.engine.exceptions import EngineDeadError
 from vllm.v1.engine.output_processor import OutputProcessor, RequestState
 from vllm.v1.metrics.loggers import StatLoggerBase
 from vllm.v1.metrics.stats import IterationStats, RequestStateStats, SchedulerStats
+from xgrammar import GrammarCompiler, GrammarMatcher, TokenizerInfo
 
+from deployments import tool_calls
+from serve_app.cli.tour import TOOL_NAME, TOOL_SCHEMA
+from serve_app.edge.model_files import embedded
 from serve_app.openai_request import HONOURED
 
 
@@ -64,6 +72,28 @@ def test_the_openai_layer_is_built_and_called_as_pinned() -> None:
     assert names(OpenAIServingCompletion.create_completion) == ["self", "request", "raw_request"]
     frontend = vars(FrontendArgs())
     assert {"enable_auto_tool_choice", "tool_call_parser", "tool_strict_level"} <= set(frontend)
+
+
+CALL = '<tool_call>\n{"name": "order_status", "arguments": %s}\n</tool_call>'
+
+
+@pytest.mark.parametrize("choice", ["auto", "required", {"type": "function", "function": {"name": TOOL_NAME}}])
+def test_a_tool_call_has_no_room_for_endless_white_space(choice: object) -> None:
+    tokenizer = Qwen2Tokenizer.from_pretrained(str(embedded("tiny-qwen")))
+    tool = {"type": "function", "function": {"name": TOOL_NAME, "parameters": TOOL_SCHEMA}}
+    told = {"messages": [{"role": "user", "content": "?"}], "tools": [tool], "tool_choice": choice}
+    request = ChatCompletionRequest.model_validate(told)
+    parser = ToolParserManager.get_tool_parser(tool_calls.register())(tokenizer, request.tools)
+    tag = parser.get_structural_tag(request, strict_level=ToolStrictLevel.PARAMETER)
+    grammar = json.dumps(tag.model_dump())
+    compiled = GrammarCompiler(TokenizerInfo.from_huggingface(tokenizer)).compile_structural_tag(grammar)
+
+    def accepted(arguments: str) -> bool:
+        return bool(GrammarMatcher(compiled).accept_string(CALL % arguments))
+
+    assert accepted('{"order_id": "12345", "notify": "sms"}') and accepted('{"order_id":"12345","notify":"sms"}')
+    assert not accepted('{"order_id":  "12345", "notify": "sms"}')
+    assert not accepted('{"order_id": "12345", "notify": "sms"\n\n}')
 
 
 def test_statistics_the_watch_reads() -> None:
