@@ -9,7 +9,7 @@ import logging
 import re
 import uuid
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from starlette.applications import Starlette
@@ -21,6 +21,7 @@ from starlette.types import Receive, Scope, Send
 
 from serve_app.asgi import headers_of, read_body, respond, send_error
 from serve_app.core import rules, tenants
+from serve_app.core.snapshots import Snapshot
 from serve_app.core.table import Tenant
 from serve_app.openai_request import bad
 from serve_app.openapi import document
@@ -141,6 +142,12 @@ def _may_see_health(surface: Surface, request: Request) -> None:
         _operator(surface, request)
 
 
+def _plain(snapshot: Snapshot) -> dict[str, Any]:
+    """A snapshot as JSON."""
+    rows = [{"id": t.id, **asdict(t), "residency": sorted(t.residency)} for t in snapshot.targets]
+    return {**asdict(snapshot), "targets": rows, "lent": sorted(snapshot.lent)}
+
+
 def _routes(surface: Surface) -> list[Route]:
     async def call(request: Request) -> Response:
         raise HTTPException(404)  # POST never comes here; the route tells other methods that POST is allowed
@@ -180,6 +187,11 @@ def _routes(surface: Surface) -> list[Route]:
         raw = await read_body(request.receive)
         return JSONResponse(await surface.path.explain(raw, headers, _tenant(surface, request)))
 
+    async def fleet(request: Request) -> Response:
+        """The snapshot that the next request would be decided from."""
+        _operator(surface, request)
+        return JSONResponse({"snapshot": _plain(surface.path.world().snapshot)})
+
     async def explain_past(request: Request) -> Response:
         _operator(surface, request)
         found = await surface.find_record(request.path_params["request_id"])
@@ -195,6 +207,7 @@ def _routes(surface: Surface) -> list[Route]:
         Route("/healthz", healthz, methods=["GET"]),
         Route("/metrics", metrics, methods=["GET"]),
         Route("/grix/explain", explain, methods=["POST"]),
+        Route("/grix/fleet", fleet, methods=["GET"]),
         Route("/grix/requests/{request_id}", explain_past, methods=["GET"]),
     ]
 

@@ -202,6 +202,7 @@ def _paths() -> Schema:
         "/healthz": _get("readHealth", "Whether it can answer.", some, parameters=[_DEEP], security=[]),
         "/metrics": _get("readMetrics", "For operators, or from loopback.", plain, security=[{}, {"key": []}]),
         "/grix/explain": {"post": told},
+        "/grix/fleet": _get("readFleet", "The targets that requests are decided from; operators.", some),
         "/grix/requests/{request_id}": _get(
             "explainPast", "How a request was decided; operators.", some, parameters=_in_path("request_id")
         ),

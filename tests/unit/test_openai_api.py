@@ -197,6 +197,21 @@ async def test_explain_is_for_operators_and_can_ask_for_a_tenant() -> None:
     assert site.stage.agents.calls == []
 
 
+async def test_the_fleet_is_for_operators() -> None:
+    site = Site()
+    assert (await site.ask("GET", "/grix/fleet")).status_code == 403
+    snapshot = (await site.ask("GET", "/grix/fleet", headers=OPERATOR)).json()["snapshot"]
+    (target,) = [t for t in snapshot["targets"] if t["agent"] == "qwen-chat"]
+    assert (target["id"], target["health"], target["weight"]) == ("cloud-a/qwen-chat@abcdef12", "unknown", 1.0)
+    assert (target["breaker"], target["drained"], target["load"]["waiting"], snapshot["lent"]) == (
+        "closed",
+        False,
+        None,
+        [],
+    )
+    assert isinstance(target["residency"], list)
+
+
 async def test_a_past_request_is_found_by_operators_only() -> None:
     site = Site(kept={"r9": {"request_id": "r9"}})
     assert (await site.ask("GET", "/grix/requests/r9", headers=OPERATOR)).json() == {"request_id": "r9"}
