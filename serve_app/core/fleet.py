@@ -52,6 +52,8 @@ class Fleet:
     sending: bool = False
     _changed: bool = True
     _judged_s: float | None = None
+    due: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    _due_of: tuple[Wanted | None, frozenset[str]] = (None, frozenset())
     _out: list[Effect] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -231,6 +233,15 @@ class Fleet:
         self._changed = False
         self._out.append(SendPlan(self.plan()))
 
+    def _expected(self) -> Mapping[tuple[str, str], str]:
+        """What regions have to serve that say they run this revision: one that still rolls it out has not drifted."""
+        wanted = self.wanted
+        on = frozenset(m.name for m in self.members.values() if m.state and m.state.revision == wanted.revision)
+        if self._due_of != (wanted, on):
+            self._due_of = (wanted, on)
+            self.due = {key: release for key, release in wanted.expected.items() if key[0] in on}
+        return self.due
+
     def plan(self) -> Plan:
         return Plan(
             epoch=self.facts.epoch,
@@ -238,7 +249,7 @@ class Fleet:
             regions=tuple(m.shown for m in self.members.values()),
             revision=self.wanted.revision,
             documents=self.wanted.documents,
-            expected=self.wanted.expected,
+            expected=self._expected(),
         )
 
     def _store(self, **changes: Any) -> None:

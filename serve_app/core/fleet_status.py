@@ -52,7 +52,7 @@ def _region(fleet: Fleet, member: Member, now_s: float) -> dict[str, Any]:
 
 
 def _target(fleet: Fleet, region: str, target: TargetReport) -> dict[str, Any]:
-    expected = fleet.wanted.expected.get((region, target.agent))
+    expected = fleet.due.get((region, target.agent))
     return {
         **asdict(target),
         "expected": expected,

@@ -399,7 +399,17 @@ def test_status_has_no_claim_where_there_is_no_data() -> None:
     assert (first["name"], first["heard_s_ago"], first["health"], first["targets"]) == ("a", None, None, [])
 
 
-def test_drift_is_told_where_a_release_is_expected() -> None:
-    world = up(replace(AB, expected={("a", "chat"): "x" * 64}))
-    drifted = [r["targets"][0]["drifted"] for r in status_of(world.fleet, world.now_s)["regions"]]
-    assert drifted == [True, False]
+def test_a_region_has_drifted_only_once_it_says_it_runs_the_revision() -> None:
+    world = up()
+    releases = {("a", "chat"): "x" * 64, ("b", "chat"): "r" * 64}
+    effects = world.do(Apply("ops", replace(AB, revision="r1", expected=releases)))
+    assert plans(effects)[0].expected == {}
+    for name in "ab":
+        world.report(name, replace(state(name), revision="r1"))
+    (plan,) = plans(world.do(Tick()))
+    assert plan.expected == releases
+    regions = status_of(world.fleet, world.now_s)["regions"]
+    assert [(r["targets"][0]["expected"], r["targets"][0]["drifted"]) for r in regions] == [
+        ("x" * 64, True),
+        ("r" * 64, False),
+    ]
