@@ -29,3 +29,12 @@ def build_agent(args: dict[str, Any]) -> Application:
     if set(args) != allowed:
         raise ValueError(f"an agent app takes exactly {', '.join(sorted(allowed))}; got: {', '.join(sorted(args))}")
     return QwenAgent.bind(args)
+
+
+def build_control(args: dict[str, Any]) -> Application:
+    """App ``grix-control``: the GlobalCoordinator. All it is told is its user_config, which changes in place."""
+    from deployments.coordinator import GlobalCoordinator
+
+    if args:
+        raise ValueError(f"app grix-control takes no args; got: {', '.join(sorted(args))}")
+    return GlobalCoordinator.bind()

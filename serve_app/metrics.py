@@ -105,3 +105,17 @@ TABLE: Final[tuple[Metric, ...]] = (
 )
 
 BY_NAME: Final[dict[str, Metric]] = {m.name: m for m in TABLE}
+
+#: Of the coordinator, which exports them itself.
+CONTROL: Final[tuple[Metric, ...]] = (
+    Metric("grix_control_serving", "gauge", "1 while this coordinator holds the lease and serves, else 0."),
+    Metric("grix_control_regions", "gauge", "Regions by phase.", ("phase",)),
+    Metric("grix_control_links", "gauge", "Regions that are linked now."),
+    Metric("grix_control_epoch", "gauge", "Epoch of this start."),
+    Metric("grix_control_generation", "gauge", "Generation of the last plan."),
+    Metric("grix_control_reports_total", "counter", "Messages of regions since this start."),
+    Metric("grix_control_refused_total", "counter", "Callers and messages that were refused since this start."),
+    Metric("grix_control_sent_total", "counter", "Messages to regions since this start."),
+    Metric("grix_control_sent_bytes_total", "counter", "Bytes of messages to regions since this start."),
+    Metric("grix_control_store_failures_total", "counter", "Times that facts could not be stored since this start."),
+)
