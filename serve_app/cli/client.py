@@ -42,21 +42,29 @@ class Client:
     #: File of the region's own certificate, trusted as it is: this machine made the region listen with it.
     certificate: str | None = None
 
-    def _connect(self, timeout_s: float) -> http.client.HTTPConnection:
+    def connect(self, timeout_s: float) -> http.client.HTTPConnection:
+        """A connection that stays open from one request to the next."""
         parts = urlsplit(self.url)
         host = parts.hostname or "127.0.0.1"
-        if parts.scheme != "https":
+        context = self.tls()
+        if context is None:
             return http.client.HTTPConnection(host, parts.port, timeout=timeout_s)
+        return http.client.HTTPSConnection(host, parts.port, timeout=timeout_s, context=context)
+
+    def tls(self) -> ssl.SSLContext | None:
+        """How to speak TLS with the region; ``None`` where it speaks none."""
+        if not self.url.startswith("https:"):
+            return None
         context = ssl.create_default_context(cafile=self.certificate)
         # The certificate names the service, not this machine's loopback.
         context.check_hostname = False
         context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
-        return http.client.HTTPSConnection(host, parts.port, timeout=timeout_s, context=context)
+        return context
 
     def _send(
         self, method: str, path: str, body: Any, headers: Mapping[str, str], timeout_s: float
     ) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
-        connection = self._connect(timeout_s)
+        connection = self.connect(timeout_s)
         sent = {"Content-Type": "application/json", **headers}
         if self.key is not None:
             sent["Authorization"] = f"Bearer {self.key}"

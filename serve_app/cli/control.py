@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from serve_app.cli import certificates, clusters, documents, links, memory, regions
-from serve_app.cli.say import Failed, Progress
+from serve_app.cli.say import BAD_USAGE, Failed, Progress
 from serve_app.cli.start_region import Wanted
-from serve_app.cli.state import CONTROL, Home, own_tenant, private_folder
+from serve_app.cli.state import CONTROL, Home, own_tenant, private_folder, tenant_document
 
 if TYPE_CHECKING:
     from cluster_configs.load import Config
@@ -67,7 +67,7 @@ def start_control(wanted: Wanted, home: Home, progress: Progress) -> dict[str, A
 
 def _with_store(config: Config, home: Home) -> Config:
     """What the coordinator must not forget lies in this folder, unless the Federation names a place."""
-    from cluster_configs.schema import Store
+    from cluster_configs.kind_federation import Store
 
     spec = config.federation.spec
     assert spec.coordinator is not None
@@ -79,20 +79,51 @@ def _with_store(config: Config, home: Home) -> Config:
     return replace(config, federation=config.federation.model_copy(update={"spec": spec}))
 
 
-def admin(home: Home) -> Admin | None:
-    """The coordinator's Admin interface; ``None`` where no coordinator belongs to what is up in this folder."""
-    from serve_app.edge.admin_client import Admin
+def admin(home: Home, config: Sequence[Path] | None = None) -> Admin | None:
+    """The coordinator's Admin interface: of what is up in this folder, or of the Federation in ``config``.
 
-    record = home.read()["coordinator"]
-    return None if record is None else Admin(record["address"], Path(record["pki"]))
+    ``None`` where neither has a coordinator.
+
+    Raises:
+        Failed: for documents with faults.
+    """
+    if config is None:
+        record = home.read()["coordinator"]
+        return None if record is None else _admin(record["address"], Path(record["pki"]))
+    loaded = documents.load(config, [tenant_document("nobody has this key")])
+    coordinator = loaded.federation.spec.coordinator
+    return None if coordinator is None else _admin(str(coordinator.address), certificates.folder(loaded, home))
+
+
+def _admin(address: str, pki_folder: Path) -> Admin:
+    from serve_app.edge.admin_client import Admin
+    from serve_app.edge.pki import OPERATOR
+
+    return Admin(address, pki_folder / "operator" / OPERATOR)
+
+
+def ask(asked: Admin | None, verb: str, **fields: Any) -> dict[str, Any]:
+    """One verb of the coordinator.
+
+    Raises:
+        Failed: without a coordinator, without an answer, or with its refusal; a refusal has exit status 2.
+    """
+    from serve_app.edge.admin_client import AdminCallError, NotDone
+
+    if asked is None:
+        raise Failed("no coordinator belongs to what is up in this folder; start one with grix up, or name --config")
+    try:
+        return asked.do(verb, **fields)
+    except NotDone as error:
+        raise Failed(str(error), BAD_USAGE) from None
+    except AdminCallError as error:
+        raise Failed(str(error)) from None
 
 
 def _answers(record: dict[str, Any]) -> tuple[bool, str]:
-    from serve_app.edge.admin_client import Admin, AdminError
-
     try:
-        Admin(record["address"], Path(record["pki"])).do("status")
-    except AdminError as error:
+        ask(_admin(record["address"], Path(record["pki"])), "status")
+    except Failed as error:
         return False, str(error)
     return True, "the coordinator answers"
 
@@ -104,7 +135,6 @@ def wait_until_ready(names: Sequence[str], home: Home, wait_s: float, progress: 
         Failed: after ``wait_s``, telling what each region lacks.
     """
     asked = admin(home)
-    assert asked is not None
     until_s = time.monotonic() + wait_s
     while True:
         missing = _missing(asked, names)
@@ -116,12 +146,10 @@ def wait_until_ready(names: Sequence[str], home: Home, wait_s: float, progress: 
         time.sleep(POLL_S)
 
 
-def _missing(asked: Admin, names: Sequence[str]) -> str:
-    from serve_app.edge.admin_client import AdminError
-
+def _missing(asked: Admin | None, names: Sequence[str]) -> str:
     try:
-        told = {r["name"]: r for r in asked.do("status")["regions"]}
-    except AdminError as error:
+        told = {r["name"]: r for r in ask(asked, "status")["regions"]}
+    except Failed as error:
         return str(error)
     lacking = [n for n in names if told.get(n, {}).get("phase") not in THERE]
     return ", ".join(f"{n} {_why(told.get(n))}" for n in lacking)

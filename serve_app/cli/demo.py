@@ -13,10 +13,11 @@ from serve_app.cli import regions
 from serve_app.cli.client import Client, Reply
 from serve_app.cli.corpus_answers import EMBEDDED_MODEL, corpus_answers
 from serve_app.cli.say import FAILED, OK, Failed, Progress, note, out, out_json
+from serve_app.cli.start_region import Wanted
 from serve_app.cli.state import Home
 from serve_app.cli.table import cut, render
 from serve_app.cli.tour import STOPS, Seen, Stop, check
-from serve_app.cli.up import Wanted, up
+from serve_app.cli.up import up
 
 HEAD: Final = (
     *("", "request", "lang", "conf", "rule", "agent", "template", "budget", "tokens", "finish"),

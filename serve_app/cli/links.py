@@ -186,7 +186,7 @@ def lead(record: dict[str, Any], dialled: str, address: str) -> None:
 
 def covers(config: Config, record: dict[str, Any]) -> bool:
     """Whether the relay has every line that this federation needs."""
-    return wanted(config, {}).keys() <= record["ports"].keys()
+    return set(wanted(config, {})) <= set(record["ports"])
 
 
 def change(record: dict[str, Any], changes: dict[str, dict[str, Any]]) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Final
 
+from serve_app.cli.operator_commands import add_operator, count
 from serve_app.cli.say import BAD_USAGE, FAILED, OK, Failed, Progress, note, out, out_json
 from serve_app.cli.state import Home
 
@@ -85,12 +86,15 @@ def _down(args: argparse.Namespace) -> int:
 def _status(args: argparse.Namespace) -> int:
     from serve_app.cli import status
 
-    told = status.gather(Home.here())
+    home = Home.here()
+    if args.watch:
+        status.watch(home, args.config, as_json=args.json)
+    told = status.gather(home, args.config)
     if args.json:
         out_json(told)
     else:
         out(status.text_of(told))
-    return OK if all(r["healthy"] for r in told["regions"]) else FAILED
+    return OK if status.is_well(told) else FAILED
 
 
 def _talk(args: argparse.Namespace) -> Any:
@@ -153,12 +157,6 @@ def _port(text: str) -> int:
     return int(text)
 
 
-def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"'{text}' is no count; allowed: a whole number from 1")
-    return int(text)
-
-
 def parser() -> argparse.ArgumentParser:
     """The command line of ``grix``."""
     top = argparse.ArgumentParser(prog="grix", description="Serve Qwen models to people of many languages.")
@@ -177,7 +175,12 @@ def parser() -> argparse.ArgumentParser:
         add_config(command)
         command.add_argument("--region", metavar="NAME", help="only this region of the federation")
         command.add_argument("--open-access", action="store_true", help="turn API keys OFF")
-        command.add_argument("--wait", type=_count, default=300, metavar="SECONDS", help="limit until ready (300)")
+        command.add_argument("--wait", type=count, default=300, metavar="SECONDS", help="limit until ready (300)")
+        command.add_argument("--json", action="store_true")
+
+    def add_federation(command: argparse.ArgumentParser) -> None:
+        said = "documents of a Federation whose coordinator is not of this folder"
+        command.add_argument("--config", nargs="+", type=Path, metavar="PATH", help=said)
         command.add_argument("--json", action="store_true")
 
     def add_talk(command: argparse.ArgumentParser) -> None:
@@ -185,7 +188,7 @@ def parser() -> argparse.ArgumentParser:
         command.add_argument("--session", metavar="ID")
         command.add_argument("--language", metavar="CODE")
         command.add_argument("--task-type", metavar="INTENT")
-        command.add_argument("--max-tokens", type=_count, metavar="N")
+        command.add_argument("--max-tokens", type=count, metavar="N")
 
     validate = add("validate", _validate, "check documents; every fault at once")
     validate.add_argument("paths", nargs="+", type=Path, metavar="PATH")
@@ -200,7 +203,9 @@ def parser() -> argparse.ArgumentParser:
     down = add("down", _down, "stop what grix up started in this folder")
     down.add_argument("--json", action="store_true", help=argparse.SUPPRESS)
     status = add("status", _status, "what is up, and how it is")
-    status.add_argument("--json", action="store_true")
+    status.add_argument("--watch", action="store_true", help="again each second, until Ctrl-C")
+    add_federation(status)
+    add_operator(add, add_federation)
     chat = add("chat", _chat, "talk to the running region")
     add_talk(chat)
     chat.add_argument("--model")

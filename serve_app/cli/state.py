@@ -131,8 +131,13 @@ def private_folder(path: Path) -> Path:
 
 
 def write_private(path: Path, text: str) -> None:
-    """Writes a file (0600) in one step."""
+    """Writes a file (0600) in one step, in a folder (0700) of ours."""
     private_folder(path.parent)
+    write_file(path, text)
+
+
+def write_file(path: Path, text: str) -> None:
+    """Writes a file (0600) in one step."""
     draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
         descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

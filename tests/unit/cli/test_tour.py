@@ -13,9 +13,9 @@ from deployments.models.tiny_qwen.corpus import load_corpora
 from serve_app.cli import demo
 from serve_app.cli.corpus_answers import EMBEDDED_MODEL, corpus_answers
 from serve_app.cli.demo import HEAD, row
+from serve_app.cli.start_region import Wanted
 from serve_app.cli.state import Home
 from serve_app.cli.tour import STOPS, TOOL_NAME, TOOL_SCHEMA, Seen, Stop, check, schema_faults, script_fault
-from serve_app.cli.up import Wanted
 
 BY_NAME = {s.name: s for s in STOPS}
 ANSWERS = corpus_answers()

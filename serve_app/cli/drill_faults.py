@@ -1,0 +1,298 @@
+"""The faults that drills make, each with the way back."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import tempfile
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from serve_app.cli import clusters, control, links, regions, start_region
+from serve_app.cli.say import Failed, Progress
+from serve_app.cli.state import Home
+from serve_app.core.drill_verdict import Drill
+
+if TYPE_CHECKING:
+    import psutil
+
+#: An engine that is slow on purpose stands still for so long, runs for so long, and again: a first token takes longer
+#: than what counts as slow, and never as long as what counts as stalled.
+SLOW_STOP_S: Final = 1.9
+SLOW_RUN_S: Final = 0.3
+
+
+@dataclass(slots=True)
+class Scene:
+    """Where a drill happens: what is up in a folder, and the region that it is about."""
+
+    home: Home
+    region: str
+    progress: Progress
+    wait_s: float = 300.0
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """The region as the state has it now."""
+        return next(r for r in self.home.read()["regions"] if r["name"] == self.region)
+
+    @property
+    def lines(self) -> dict[str, Any]:
+        """The lines of the federation.
+
+        Raises:
+            Failed: when its parts are not joined by a relay.
+        """
+        record = self.home.read()["links"]
+        if record is None:
+            raise Failed("this drill needs the relay between regions of one machine; start them with: grix up")
+        return dict(record)
+
+    def processes(self, record: Mapping[str, Any]) -> list[psutil.Process]:
+        from serve_app.edge import ray_cluster
+
+        return ray_cluster.processes(regions.running(dict(record)))
+
+    def engines(self) -> list[int]:
+        """The processes of the region's engines, below their replicas.
+
+        Raises:
+            Failed: when there is none to make a fault with.
+        """
+        found = [p.pid for p in self.processes(self.record) if _is_engine(p)]
+        if not found:
+            raise Failed(f"{self.region}: no process of an engine was found")
+        return found
+
+    def set_lines(self, names: list[str], **fields: Any) -> None:
+        links.change(self.lines, dict.fromkeys(names, fields))
+
+
+def _is_engine(process: psutil.Process) -> bool:
+    import psutil
+
+    with contextlib.suppress(psutil.Error):
+        return "VLLM::" in " ".join(process.cmdline())
+    return False
+
+
+def _signal(pids: list[int], number: signal.Signals) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+
+@dataclass(slots=True)
+class Fault:
+    """One kind of fault. ``hold_s`` is how long it stays before it is removed; ``entry_goes``: nobody answers there."""
+
+    scene: Scene
+    hold_s: float = 12.0
+    entry_goes: bool = False
+
+    def prepare(self) -> None:
+        """What takes time and is no fault yet."""
+
+    def strike(self) -> None:
+        raise NotImplementedError
+
+    def restore(self) -> None:
+        """Makes the world whole again; returns when what was ended is back."""
+        raise NotImplementedError
+
+
+@dataclass(slots=True)
+class KillRegion(Fault):
+    """SIGKILL for every process of the region's cluster at one moment, its Redis too."""
+
+    hold_s: float = 6.0
+    entry_goes: bool = True
+    _pids: list[int] = field(default_factory=list)
+
+    def prepare(self) -> None:
+        self._pids = [p.pid for p in self.scene.processes(self.scene.record)]
+
+    def strike(self) -> None:
+        _signal(self._pids, signal.SIGKILL)
+        # What was born while the others died.
+        _signal([p.pid for p in self.scene.processes(self.scene.record)], signal.SIGKILL)
+
+    def restore(self) -> None:
+        scene = self.scene
+        wanted = start_region.as_before(scene.record, scene.wait_s)
+        regions.end(scene.record, scene.home, scene.progress)
+        start_region.start_region(scene.region, wanted, scene.home, scene.progress)
+
+
+@dataclass(slots=True)
+class Partition(Fault):
+    """Nothing gets through any more between the region and everybody else of the federation; clients reach it."""
+
+    def strike(self) -> None:
+        self.scene.set_lines(links.around(self.scene.lines, self.scene.region), flow="stalled")
+
+    def restore(self) -> None:
+        self.scene.set_lines(links.around(self.scene.lines, self.scene.region), flow="open")
+
+
+@dataclass(slots=True)
+class HalfPartition(Fault):
+    """Nothing gets through any more between the region and the coordinator; its peers hear it."""
+
+    @property
+    def _line(self) -> list[str]:
+        return [links.line(self.scene.region, links.COORDINATOR)]
+
+    def strike(self) -> None:
+        self.scene.set_lines(self._line, flow="stalled")
+
+    def restore(self) -> None:
+        self.scene.set_lines(self._line, flow="open")
+
+
+@dataclass(slots=True)
+class Stall(Fault):
+    """The region's engines stand still (SIGSTOP) with their work in them, and their replicas do not."""
+
+    _pids: list[int] = field(default_factory=list)
+
+    def prepare(self) -> None:
+        self._pids = self.scene.engines()
+
+    def strike(self) -> None:
+        _signal(self._pids, signal.SIGSTOP)
+
+    def restore(self) -> None:
+        _signal(self._pids, signal.SIGCONT)
+
+
+@dataclass(slots=True)
+class Slow(Fault):
+    """The region's engines stand still most of the time, and never for long."""
+
+    hold_s: float = 20.0
+    _ending: threading.Event = field(default_factory=threading.Event)
+    _thread: threading.Thread | None = None
+    _pids: list[int] = field(default_factory=list)
+
+    def prepare(self) -> None:
+        self._pids = self.scene.engines()
+        self._ending.clear()
+
+    def _run(self) -> None:
+        while not self._ending.is_set():
+            _signal(self._pids, signal.SIGSTOP)
+            self._ending.wait(SLOW_STOP_S)
+            _signal(self._pids, signal.SIGCONT)
+            self._ending.wait(SLOW_RUN_S)
+
+    def strike(self) -> None:
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def restore(self) -> None:
+        self._ending.set()
+        if self._thread is not None:
+            self._thread.join()
+
+
+@dataclass(slots=True)
+class KillCoordinator(Fault):
+    """SIGKILL for every process of the control cluster at one moment."""
+
+    hold_s: float = 8.0
+    _pids: list[int] = field(default_factory=list)
+
+    def prepare(self) -> None:
+        self._pids = [p.pid for p in self.scene.processes(self._record)]
+
+    @property
+    def _record(self) -> dict[str, Any]:
+        return dict(self.scene.home.read()["coordinator"])
+
+    def strike(self) -> None:
+        _signal(self._pids, signal.SIGKILL)
+
+    def restore(self) -> None:
+        from serve_app.edge import ray_cluster
+
+        scene, record = self.scene, self._record
+        # What the coordinator must not forget stays in its folder.
+        ray_cluster.stop(regions.running(record))
+        wanted = start_region.as_before(record, scene.wait_s)
+        control.start_control(wanted, scene.home, scene.progress)
+
+
+@dataclass(slots=True)
+class KillReplica(Fault):
+    """SIGKILL for the replicas of the region's agents; Serve starts others."""
+
+    hold_s: float = 5.0
+    _pids: list[int] = field(default_factory=list)
+
+    def prepare(self) -> None:
+        apps = clusters.rest_of(self.scene.record).details()["applications"]
+        rows = [r for app in apps.values() for r in app["deployments"].get("QwenAgent", {}).get("replicas", [])]
+        self._pids = [r["pid"] for r in rows if r["state"] == "RUNNING"]
+        if not self._pids:
+            raise Failed(f"{self.scene.region}: no replica of an agent is running")
+
+    def strike(self) -> None:
+        _signal(self._pids, signal.SIGKILL)
+
+    def restore(self) -> None:
+        """Serve does it."""
+
+
+@dataclass(slots=True)
+class BadCert(Fault):
+    """The region has a certificate of a stranger's authority, for its own name, when it dials and is dialled again."""
+
+    _kept: Path | None = None
+
+    def _folder(self) -> Path:
+        coordinator = self.scene.home.read()["coordinator"]
+        return Path(coordinator["pki"]) / "region" / self.scene.region
+
+    def _dial_again(self) -> None:
+        lines = links.around(self.scene.lines, self.scene.region)
+        self.scene.set_lines(lines, flow="cut")
+        self.scene.set_lines(lines, flow="open")
+
+    def strike(self) -> None:
+        from serve_app.edge import pki
+
+        folder = self._folder()
+        federation = pki.read(folder).identity.federation
+        with tempfile.TemporaryDirectory(prefix="grix-stranger-") as stranger:
+            pki.init(Path(stranger), federation, [self.scene.region], datetime.now(UTC))
+            self._kept = folder.with_name(f".{folder.name}.kept")
+            folder.rename(self._kept)
+            shutil.copytree(Path(stranger) / "region" / self.scene.region, folder, symlinks=True)
+        self._dial_again()
+
+    def restore(self) -> None:
+        folder = self._folder()
+        if self._kept is not None:
+            shutil.rmtree(folder, ignore_errors=True)
+            self._kept.rename(folder)
+            self._kept = None
+        self._dial_again()
+
+
+FAULTS: Final[Mapping[Drill, type[Fault]]] = {
+    "kill-region": KillRegion,
+    "partition": Partition,
+    "half-partition": HalfPartition,
+    "stall": Stall,
+    "slow": Slow,
+    "kill-coordinator": KillCoordinator,
+    "kill-replica": KillReplica,
+    "bad-cert": BadCert,
+}

@@ -1,0 +1,74 @@
+"""What a region that survives sees of the region of a drill, looked at every 50 ms."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any, Final
+
+from serve_app.cli.drill_stream import Entry
+from serve_app.core.drill_verdict import Detector, Sight
+
+POLL_S: Final = 0.05
+FLEET: Final = "/grix/fleet"
+_USABLE: Final = frozenset({"healthy", "slow", "stale"})
+
+
+def sight_of(snapshot: Mapping[str, Any], region: str, at_s: float) -> Sight:
+    """The region in the snapshot of another one."""
+    targets = [t for t in snapshot["targets"] if t["region"] == region]
+    usable = [t for t in targets if t["health"] in _USABLE and t["breaker"] == "closed" and not t["drained"]]
+    unusable = [t for t in targets if t not in usable]
+    return Sight(
+        at_s,
+        out=not usable,
+        slow=any(t["health"] == "slow" for t in targets),
+        weight=min((t["weight"] for t in targets), default=None),
+        detector=_detector(unusable or targets),
+    )
+
+
+def _detector(targets: list[Any]) -> Detector:
+    """By what the first of these is out: the region's own calls, the coordinator's word, or its beats."""
+    for target in targets:
+        if target["health"] in _USABLE and target["breaker"] != "closed":
+            return "passive"
+        if str(target["why"]).startswith("coordinator"):
+            return "coordinator"
+    return "peer"
+
+
+class Watch:
+    """Asks one entry for its snapshot again and again, in a thread of its own."""
+
+    def __init__(self, entry: Entry, region: str) -> None:
+        self._entry, self._region = entry, region
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self.sights: list[Sight] = []
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._ending.set()
+        self._thread.join(10)
+
+    def _run(self) -> None:
+        connection = self._entry.client.connect(5.0)
+        next_s = time.monotonic()
+        while not self._ending.is_set():
+            try:
+                connection.request("GET", FLEET, headers=self._entry.headers)
+                answer = connection.getresponse()
+                told = json.loads(answer.read())
+                if answer.status == 200:
+                    self.sights.append(sight_of(told["snapshot"], self._region, time.monotonic()))
+            except (OSError, http.client.HTTPException, ValueError, KeyError):
+                connection.close()
+            next_s = max(next_s + POLL_S, time.monotonic())
+            self._ending.wait(max(0.0, next_s - time.monotonic()))
+        connection.close()
