@@ -35,6 +35,19 @@ def build_control(args: dict[str, Any]) -> Application:
     """App ``grix-control``: the GlobalCoordinator. All it is told is its user_config, which changes in place."""
     from deployments.coordinator import GlobalCoordinator
 
-    if args:
-        raise ValueError(f"app grix-control takes no args; got: {', '.join(sorted(args))}")
+    _takes_nothing(args, "grix-control")
     return GlobalCoordinator.bind()
+
+
+def build_region(args: dict[str, Any]) -> Application:
+    """App ``grix-region``: RegionAgent (one) and RegionGateway (one a node); both decide from their user_config."""
+    from deployments.region_agent import RegionAgent
+    from deployments.region_gateway import RegionGateway
+
+    _takes_nothing(args, "grix-region")
+    return RegionAgent.bind(RegionGateway.bind())
+
+
+def _takes_nothing(args: dict[str, Any], app: str) -> None:
+    if args:
+        raise ValueError(f"app {app} takes no args; got: {', '.join(sorted(args))}")

@@ -57,6 +57,9 @@ class EngineWatch:
     ) -> None:
         self._agent, self._engine, self._guard, self._exit = agent, engine, guard, exit_process
         self.stall_after_s = 3.0
+        # An engine that was warmed up has made tokens.
+        self._proven = True
+        self._proving: asyncio.Task[bool] | None = None
         self._stillness = Stillness(time.monotonic())
 
     def _view(self, now_s: float) -> EngineView:
@@ -93,3 +96,12 @@ class EngineWatch:
         view = self._view(time.monotonic())
         verdict = "stalled" if self._engine.dead else judge(view)
         return await self._engine.probe(view.stall_limit_s) if verdict == "ask" else verdict == "alive"
+
+    async def proven(self, wait_s: float) -> bool:
+        """How the last proof went, where the next one takes longer than ``wait_s``: what is late has not failed."""
+        if self._proving is None:
+            self._proving = asyncio.create_task(self.proof())
+        done, _ = await asyncio.wait({self._proving}, timeout=wait_s)
+        if done:
+            self._proven, self._proving = self._proving.result(), None
+        return self._proven

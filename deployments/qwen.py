@@ -9,19 +9,26 @@ import os
 import time
 from collections.abc import AsyncIterator
 from contextlib import aclosing
-from typing import Any
+from typing import Any, Final
 
 import ray
 from ray import serve
 
 from deployments.engine_watch import EngineWatch
 from deployments.guard import Guard
+from deployments.region_handle import RegionAway, RegionHandle
 from deployments.vllm_adapter import Vllm
+from serve_app.core.reports import ReplicaReport
 from serve_app.edge.model_files import local_model
 from serve_app.edge.serve_config import RESOURCES_VARIABLE
 from serve_app.ports import Accepted, AgentCall, Packet
 
 log = logging.getLogger("ray.serve")
+
+PUSH_S: Final = 1.0
+#: A report may take so long to arrive, and waits so long for the engine's proof; then the next one is due.
+PUSH_LIMIT_S: Final = 1.0
+PROOF_WAIT_S: Final = 0.5
 
 
 @serve.deployment
@@ -38,6 +45,8 @@ class QwenAgent:
         await asyncio.to_thread(guard.settle)
         self._watch = EngineWatch(args["agent"], self._vllm.llm, guard)
         self._watching = asyncio.create_task(self._watch.run())
+        self._offered_spilled_rps: float | None = None
+        self._pushing = asyncio.create_task(self._push_on())
         log.info(
             "engine ready: agent=%s model=%s engine_digest=%s context=%d resources=%s labels=%s start_s=%.1f",
             args["agent"],
@@ -70,17 +79,29 @@ class QwenAgent:
         if not await self.probe():
             raise RuntimeError(f"the engine of {self._args['agent']} gives no tokens")
 
-    def load(self) -> dict[str, float | int | None]:
-        """The scheduler's last numbers; ``None`` before the first step."""
-        load = self._vllm.load
-        return {
-            "waiting": load.waiting,
-            "running": load.running,
-            "kv_cache_used_ratio": load.kv_cache_used_ratio,
-        }
+    def record_autoscaling_stats(self) -> dict[str, float]:
+        """For Serve's autoscaler: requests a second that were wanted of this agent here, but served elsewhere."""
+        known = self._offered_spilled_rps
+        return {} if known is None else {"offered_spilled_rps": known}
+
+    async def _push_on(self) -> None:
+        """Tells the RegionAgent each second how this replica is, where there is one. No call waits for it."""
+        context, region = serve.get_replica_context(), RegionHandle()
+        while True:
+            proven = await self._watch.proven(PROOF_WAIT_S)
+            load = self._vllm.load(time.monotonic())
+            report = ReplicaReport(
+                context.app_name, context.replica_id.unique_id, self._args["engine_digest"], proven, load
+            )
+            try:
+                self._offered_spilled_rps = await region.ask("push_replica", report, limit_s=PUSH_LIMIT_S)
+            except RegionAway:
+                self._offered_spilled_rps = None
+            await asyncio.sleep(PUSH_S)
 
     def __del__(self) -> None:
         watching = getattr(self, "_watching", None)
         if watching is not None:
             watching.cancel()
+            self._pushing.cancel()
             self._vllm.shutdown()

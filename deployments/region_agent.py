@@ -9,6 +9,7 @@ from typing import Any
 
 import ray
 from ray import serve
+from ray.serve.handle import DeploymentHandle
 
 from serve_app.core.reports import Node, PeerView, RegionState, ReplicaReport, RouterReport
 from serve_app.core.snapshots import Snapshot
@@ -27,7 +28,8 @@ def _nodes(cloud: str, region: str) -> tuple[Node, ...]:
 class RegionAgent:
     """Handle API of the region: pushes, long polls, the gateway's exchange, and a status for operators."""
 
-    async def __init__(self) -> None:
+    async def __init__(self, gateway: DeploymentHandle) -> None:
+        """``gateway`` is not called from here: it pushes. An application is one graph, so it is bound here."""
         clock = RealClock()
         self._service = RegionService(now_s=clock.now_s, unix_s=clock.unix_s, jitter=random.random, nodes=_nodes)
 

@@ -11,7 +11,6 @@ import types
 from argparse import Namespace
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from dataclasses import dataclass
 from typing import Any, Final
 
 from starlette.datastructures import State
@@ -27,21 +26,14 @@ from vllm.usage.usage_lib import UsageContext
 from vllm.v1.metrics.loggers import StatLoggerBase
 
 from deployments import tool_calls
+from deployments.engine_load import EngineLoad
 from deployments.vllm_failures import LOST, failure_of, plain, stream_failure
 from deployments.watched_llm import WATCH, ContextTooLong, Watch, WatchedLLM
 from serve_app.core.prompting import inert_chat
+from serve_app.core.snapshots import Load
 from serve_app.ports import AgentCall, Body, Failure, Head, Packet, Tail, Usage
 
 _STREAM_ERROR: Final = 'data: {"error"'
-
-
-@dataclass(frozen=True, slots=True)
-class EngineLoad:
-    """Load as the scheduler last told it; ``None`` before the first step."""
-
-    waiting: int | None = None
-    running: int | None = None
-    kv_cache_used_ratio: float | None = None
 
 
 class Vllm:
@@ -52,7 +44,7 @@ class Vllm:
         self._state = state
         self._agent = agent
         self._special = tuple(sorted(set(_special_tokens(state))))
-        self.load = EngineLoad()
+        self._load = EngineLoad()
 
     @classmethod
     async def start(cls, agent: str, model_path: str, engine: dict[str, Any], resources: dict[str, Any]) -> Vllm:
@@ -104,9 +96,13 @@ class Vllm:
     def note(self, scheduler: Any, iteration: Any) -> None:
         """Statistics of one engine step."""
         if scheduler is not None:
-            self.load = EngineLoad(scheduler.num_waiting_reqs, scheduler.num_running_reqs, scheduler.kv_cache_usage)
+            self._load.stepped(scheduler)
         tokens = iteration.num_generation_tokens if iteration is not None else 0
         self.llm.note_iteration(tokens, scheduler.num_running_reqs if scheduler is not None else 0)
+
+    def load(self, now_s: float) -> Load:
+        """What this engine's users wait, and what is in it now."""
+        return self._load.read(now_s, idle=self.llm.unfinished == 0)
 
     @property
     def max_model_len(self) -> int:
@@ -123,9 +119,11 @@ class Vllm:
         watch = Watch(call, entered_s)
         WATCH.set(watch)
         started = False
+        self._load.entered(watch)
         try:
             async with aclosing(self._streamed(call, watch) if call.stream else self._whole(call, watch)) as packets:
                 async for packet in packets:
+                    self._load.heard(watch, packet, time.monotonic())
                     started = True
                     yield packet
         except Exception as error:
@@ -135,7 +133,11 @@ class Vllm:
                 failure = await self._client_error(error, call)
             else:
                 raise
-            yield (self._tail(watch, failure),) if started else self._failed(watch, failure)
+            last = (self._tail(watch, failure),) if started else self._failed(watch, failure)
+            self._load.heard(watch, last, time.monotonic())
+            yield last
+        finally:
+            self._load.left(watch)
 
     async def _begin(self, call: AgentCall) -> Any:
         """What vLLM's OpenAI layer returns: a stream of events, a response, or an error."""

@@ -119,3 +119,28 @@ async def test_fresh_tokens_are_proof_enough_but_not_of_a_dead_engine() -> None:
     stage.engine.dead = True
     assert await stage.watch.proof() is False
     assert stage.engine.probed_s == []
+
+
+async def test_a_report_says_how_the_last_proof_went() -> None:
+    stage = Stage(answers=True)
+    assert await stage.watch.proven(1.0) is True
+    stage.engine.answers = False
+    assert await stage.watch.proven(1.0) is False
+    stage.engine.answers = True
+    assert await stage.watch.proven(1.0) is True
+
+
+async def test_a_proof_that_is_late_has_not_failed_until_it_has() -> None:
+    stage = Stage()
+    go = asyncio.Event()
+
+    async def slow(limit_s: float) -> bool:
+        stage.engine.probed_s.append(limit_s)
+        await go.wait()
+        return False
+
+    stage.engine.probe = slow  # type: ignore[method-assign]
+    assert [await stage.watch.proven(0.0), await stage.watch.proven(0.0)] == [True, True]
+    go.set()
+    assert await stage.watch.proven(1.0) is False
+    assert len(stage.engine.probed_s) == 1

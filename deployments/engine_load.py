@@ -1,0 +1,69 @@
+"""The load of one engine as its replica reports it: what its users wait, and what the scheduler holds."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from autoscale.latency_window import LatencyWindow
+from serve_app.core.snapshots import Load
+from serve_app.outcomes import STATUS
+from serve_app.ports import Packet, Tail
+
+
+class Call(Protocol):
+    """What is seen of a call inside the engine; monotonic seconds, ``None``: not yet."""
+
+    @property
+    def entered_s(self) -> float: ...
+    @property
+    def scheduled_s(self) -> float | None: ...
+    @property
+    def first_token_s(self) -> float | None: ...
+
+
+class EngineLoad:
+    """Fed by the calls of a replica and by its engine's steps."""
+
+    def __init__(self) -> None:
+        self._window = LatencyWindow()
+        #: Calls without a first token, by identity.
+        self._early: dict[int, Call] = {}
+        self._waiting: int | None = None
+        self._running: int | None = None
+        self._kv_cache_used_ratio: float | None = None
+
+    def stepped(self, scheduler: Any) -> None:
+        """The scheduler's numbers, told with each step of the engine."""
+        self._waiting, self._running = scheduler.num_waiting_reqs, scheduler.num_running_reqs
+        self._kv_cache_used_ratio = scheduler.kv_cache_usage
+
+    def entered(self, call: Call) -> None:
+        self._early[id(call)] = call
+
+    def heard(self, call: Call, packet: Packet, now_s: float) -> None:
+        """What a call's next packet tells: its waits once they are known, and how it ended."""
+        if call.first_token_s is not None and self._early.pop(id(call), None) is not None:
+            if call.scheduled_s is not None:
+                self._window.waited((call.scheduled_s - call.entered_s) * 1000, now_s)
+            self._window.first_token((call.first_token_s - call.entered_s) * 1000, now_s)
+        last = packet[-1]
+        if isinstance(last, Tail):
+            failed = last.failure is not None and STATUS[last.failure.reason].outcome == "failed"
+            self._window.ended(now_s, failed=failed)
+
+    def left(self, call: Call) -> None:
+        """The call is over, however it ended."""
+        self._early.pop(id(call), None)
+
+    def read(self, now_s: float, *, idle: bool) -> Load:
+        """The load now. ``idle``: the engine holds nothing, so that its last step tells no longer how it is."""
+        reading = self._window.read(now_s, [c.entered_s for c in self._early.values() if c.scheduled_s is None])
+        return Load(
+            queue_wait_p95_ms=reading.queue_wait_p95_ms,
+            oldest_wait_ms=reading.oldest_wait_ms,
+            waiting=0 if idle else self._waiting,
+            running=0 if idle else self._running,
+            kv_cache_used_ratio=self._kv_cache_used_ratio,
+            first_token_p95_ms=reading.first_token_p95_ms,
+            error_ratio=reading.error_ratio,
+        )

@@ -1,0 +1,69 @@
+"""Calls to the region's RegionAgent, from replicas that do as well without one."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any, Final
+
+from ray import serve
+from ray.exceptions import RayError
+from ray.serve.exceptions import RayServeException
+from ray.serve.handle import DeploymentHandle
+
+from serve_app.edge.federation_apps import REGION_APP
+
+#: An app that is not there is looked for again after this: a region may never get one.
+LOOK_AGAIN_S: Final = 10.0
+
+
+class RegionAway(Exception):
+    """There is no RegionAgent, or it does not answer in time."""
+
+
+class RegionHandle:
+    """The RegionAgent by handle, made off the loop when first asked for; each call is limited."""
+
+    def __init__(self, look_again_s: float = LOOK_AGAIN_S) -> None:
+        self._look_again_s = look_again_s
+        self._handle: DeploymentHandle | None = None
+        self._methods: dict[str, DeploymentHandle] = {}
+        self._looked_s = float("-inf")
+
+    async def ask(self, method: str, *args: Any, limit_s: float) -> Any:
+        """What the method returns.
+
+        Raises:
+            RegionAway: at once where no RegionAgent is known, else at the latest after ``limit_s``.
+        """
+        handle = await self._method(method)
+        response = handle.remote(*args)
+        try:
+            async with asyncio.timeout(limit_s):
+                return await response
+        except TimeoutError:
+            response.cancel()
+            raise RegionAway(f"no answer to {method} within {limit_s:g} s") from None
+        except (RayError, RayServeException) as error:
+            raise RegionAway(f"{method} failed: {type(error).__name__}") from None
+        except asyncio.CancelledError:
+            response.cancel()
+            raise
+        except Exception as error:  # what RegionAgent raised comes out as itself
+            raise RegionAway(f"{method} failed: {type(error).__name__}: {error}") from None
+
+    async def _method(self, name: str) -> DeploymentHandle:
+        if self._handle is None:
+            if time.monotonic() - self._looked_s < self._look_again_s:
+                raise RegionAway("no RegionAgent")
+            self._looked_s = time.monotonic()
+            try:
+                self._handle = await asyncio.to_thread(serve.get_deployment_handle, "RegionAgent", REGION_APP)
+            except (KeyError, RayServeException, RayError):
+                raise RegionAway("no RegionAgent") from None
+        if name not in self._methods:
+            # The first .options() must run on the loop that will use the handle.
+            self._methods[name] = self._handle.options(
+                method_name=name, request_serialization="pickle", response_serialization="pickle"
+            )
+        return self._methods[name]

@@ -1,0 +1,67 @@
+"""A snapshot as a Router uses it: with the targets of its own table, and with less trust when it has grown old."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from serve_app.core.snapshots import RegionView, Snapshot, Target, local_snapshot
+from serve_app.core.table import Table
+
+
+def fitted(snapshot: Snapshot, table: Table) -> Snapshot:
+    """The snapshot with this region's targets as the table names them.
+
+    Table and snapshot come apart: of what the snapshot does not know yet nothing is claimed, and what the table names
+    no longer is not a target here.
+    """
+    told = {t.agent: t for t in snapshot.targets if t.region == table.region.name}
+    own = tuple(
+        told[plain.agent] if _same(told.get(plain.agent), plain) else _with_region(plain, snapshot)
+        for plain in local_snapshot(table, snapshot.generation).targets
+    )
+    return replace(snapshot, targets=(*own, *(t for t in snapshot.targets if t.region != table.region.name)))
+
+
+def _same(told: Target | None, plain: Target) -> bool:
+    return told is not None and (told.app, told.release) == (plain.app, plain.release)
+
+
+def _with_region(plain: Target, snapshot: Snapshot) -> Target:
+    return replace(plain, drained=is_drained(snapshot, plain.region))
+
+
+def aged(snapshot: Snapshot, region: str) -> Snapshot:
+    """The last snapshot of a RegionAgent that is silent: drains stay, nothing is claimed of the own targets any more,
+    and peers that were well are a backup. Breakers of the region are no longer shared: each Router has its own."""
+
+    def target(t: Target) -> Target:
+        if t.region == region:
+            return replace(t, health="unknown", weight=1.0, breaker="closed", why="the RegionAgent is silent")
+        if t.health in ("healthy", "slow"):
+            return replace(t, health="stale", breaker="closed", why="the RegionAgent is silent")
+        return replace(t, breaker="closed")
+
+    def view(r: RegionView) -> RegionView:
+        if r.name == region:
+            return replace(r, health="unknown", why="the RegionAgent is silent")
+        return replace(r, health="stale", why="the RegionAgent is silent") if r.health in ("healthy", "slow") else r
+
+    targets, regions = tuple(map(target, snapshot.targets)), tuple(map(view, snapshot.regions))
+    return replace(snapshot, targets=targets, regions=regions, lent=frozenset(), recover_s=None)
+
+
+def is_drained(snapshot: Snapshot, region: str) -> bool:
+    """Whether an operator took this region out."""
+    return any(r.name == region and r.drained for r in snapshot.regions)
+
+
+def via_peers(snapshot: Snapshot, region: str) -> bool:
+    """Whether some other region could serve now, as far as this one knows."""
+    return any(
+        t.region != region
+        and t.health in ("healthy", "slow")
+        and t.accepts_spill
+        and not t.drained
+        and t.breaker == "closed"
+        for t in snapshot.targets
+    )
