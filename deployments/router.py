@@ -17,12 +17,20 @@ from ray.serve.handle import DeploymentHandle
 from starlette.types import ASGIApp
 
 from cluster_configs.table import table_of
+from deployments.fleet_agents import FleetAgents
+from deployments.fleet_watch import FleetWatch
 from deployments.handles import REFRESH_S, HandleAgents, HandleDetector
+from deployments.peer_handle import PeerAgents
+from deployments.region_handle import RegionHandle
 from serve_app import openai_api
 from serve_app.admission import Admission
 from serve_app.attempts import Attempts
+from serve_app.core.breaker import RouterBreakers
+from serve_app.core.known_targets import KnownTargets
 from serve_app.core.retry import RetryBudget
-from serve_app.core.snapshots import local_snapshot
+from serve_app.core.router_view import fitted, is_drained, via_peers
+from serve_app.core.snapshots import Snapshot, local_snapshot
+from serve_app.core.table import Table
 from serve_app.core.tenants import KeyIndex
 from serve_app.edge.clock import RealClock
 from serve_app.edge.health_key import health_key
@@ -40,6 +48,10 @@ log = logging.getLogger("ray.serve")
 
 #: A deep health check answers from the last probe when it is younger than this.
 DEEP_FRESH_S: Final = 1.0
+#: How long a Router that starts waits for its first snapshot: without a RegionAgent it serves its own region.
+FIRST_SNAPSHOT_S: Final = 1.0
+#: How often a Router without a RegionAgent looks for one.
+LOOK_S: Final = 2.0
 
 
 @serve.deployment
@@ -48,8 +60,20 @@ class Router:
     """Parse, authenticate, route, relay. Its user_config is the region's bundle; it changes in place."""
 
     def __init__(self, detector: DeploymentHandle | None) -> None:
-        self._agents = HandleAgents()
+        self._handles, self._peers = HandleAgents(), PeerAgents()
+        self._agents = FleetAgents(self._handles, self._peers, lambda: self._now().table.region.name)
         self._clock = RealClock()
+        self._breakers = RouterBreakers()
+        self._fleet = FleetWatch(
+            ask=RegionHandle(LOOK_S).ask,
+            router=serve.get_replica_context().replica_id.unique_id,
+            region=lambda: self._now().table.region.name,
+            report=self._breakers.report,
+            on_snapshot=self._see,
+            now_s=self._clock.now_s,
+        )
+        self._targets = KnownTargets(self._breakers, self._fleet.hurry)
+        self._snapshot: Snapshot | None = None
         spans = tracer()
         self._journal = RequestJournal(ServeMeter(), lambda record: write_span(spans, record, time.time()))
         self._detector: Detector = HandleDetector(detector) if detector is not None else LocalDetector(self._now)
@@ -59,7 +83,7 @@ class Router:
         self._limits = RegionLimits(self._clock.now_s)
         self._deep: tuple[float, dict[str, Any]] | None = None
         self._deep_lock = asyncio.Lock()
-        self._refresher: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
 
     async def reconfigure(self, user_config: dict[str, Any]) -> None:
         """Takes a new bundle whole, or refuses it and keeps the old one."""
@@ -67,12 +91,14 @@ class Router:
         await self._limits.configure(user_config["region"])
         self._generation += 1
         self._keys = KeyIndex.of(table.tenants)
-        self._world = World(table, local_snapshot(table, self._generation))
+        self._world = World(table, self._seen_with(table))
         log.setLevel(user_config.get("logLevel", "INFO"))
         if table.open_access:
             log.warning("API keys are OFF for region %s: anybody who reaches it may use it", table.region.name)
-        if self._refresher is None:
-            self._refresher = asyncio.create_task(self._refresh())
+        if not self._tasks:
+            await self._fleet.watch_once(FIRST_SNAPSHOT_S)
+            work = (self._refresh(), self._fleet.watch_on(), self._fleet.push_on())
+            self._tasks = [asyncio.create_task(one) for one in work]
         log.info(
             "bundle %d of region %s: %d agents, %d rules",
             self._generation,
@@ -81,6 +107,21 @@ class Router:
             len(table.rules),
         )
 
+    def _seen_with(self, table: Table) -> Snapshot:
+        """What this Router knows of the fleet; nothing but its own region before a RegionAgent has answered."""
+        seen = self._snapshot
+        return local_snapshot(table, self._generation) if seen is None else fitted(seen, table)
+
+    def _see(self, snapshot: Snapshot) -> None:
+        self._snapshot, table = snapshot, self._now().table
+        self._world = World(table, fitted(snapshot, table))
+
+    def check_health(self) -> None:
+        """Serve replaces a Router that no longer learns of the fleet."""
+        for task in self._tasks:
+            if task.done():
+                raise RuntimeError(f"a task has ended: {task.exception()!r}")
+
     def _now(self) -> World:
         assert self._world is not None
         return self._world
@@ -88,7 +129,8 @@ class Router:
     async def _refresh(self) -> None:
         """Keeps handles in step with the table, off the request path."""
         while True:
-            await self._agents.keep({a.app: a.min_replicas for a in self._now().table.agents.values()})
+            await self._peers.keep()
+            await self._handles.keep({a.app: a.min_replicas for a in self._now().table.agents.values()})
             await asyncio.sleep(REFRESH_S)
 
     def __serve_build_asgi_app__(self) -> ASGIApp:
@@ -97,7 +139,7 @@ class Router:
             keys=lambda: self._keys,
             detector=self._detector,
             admission=Admission(self._limits.now, self._clock, random.random),
-            attempts=Attempts(self._agents, self._clock, RetryBudget(), random.random),
+            attempts=Attempts(self._agents, self._clock, RetryBudget(), random.random, self._targets),
             sessions=SessionMemory(),
             clock=self._clock,
             journal=self._journal,
@@ -120,13 +162,20 @@ class Router:
             now_s = self._clock.now_s()
             if self._deep is not None and now_s - self._deep[0] <= DEEP_FRESH_S:
                 return self._deep[1]
-            table = self._now().table
+            table, snapshot = self._now().table, self._now().snapshot
+            region = table.region.name
             # An agent at zero is not woken by a health check.
             apps = {a.app: a.min_replicas for a in table.agents.values()}
             awake = sorted(app for app, replicas in apps.items() if replicas > 0)
             alive = await asyncio.gather(*(self._agents.probe(app) for app in awake))
             engines = dict(zip(awake, alive, strict=True))
-            report = {"local": all(alive), "viaPeers": False, "region": table.region.name, "engines": engines}
+            report = {
+                "local": all(alive),
+                "viaPeers": via_peers(snapshot, region),
+                "drained": is_drained(snapshot, region),
+                "region": region,
+                "engines": engines,
+            }
             self._deep = (self._clock.now_s(), report)
             return report
 

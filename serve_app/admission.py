@@ -60,8 +60,8 @@ class Admission:
 
     async def admit(
         self, table: Table, tenant: Tenant, parsed: ParsedRequest, decision: Decision, record: RequestRecord
-    ) -> None:
-        """Reserves what the request may use, until :meth:`settle`.
+    ) -> admission.Ask:
+        """Reserves what the request may use, until :meth:`settle`; what that is.
 
         Raises:
             GrixError: one of the limits, with when to come back.
@@ -81,6 +81,7 @@ class Admission:
             raise GrixError(answer.reason, said, retry_after_s=answer.retry_after_s)
         record.limits_by, record.tokens_reserved = answer.decided_by, ask.tokens
         self._held[id(record)] = (limits, answer, self.clock.now_s())
+        return ask
 
     def settle(self, record: RequestRecord) -> None:
         """Gives back what the request held and did not use; nothing for one that was never admitted."""

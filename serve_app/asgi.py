@@ -10,9 +10,9 @@ from typing import Any
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
-from serve_app.attempts import error_json
 from serve_app.openai_request import MAX_BODY_BYTES, bad
 from serve_app.outcomes import GrixError
+from serve_app.relay import error_json
 from serve_app.request_path import Answer
 
 

@@ -1,90 +1,84 @@
-"""One request at one target after the other until one gives a first token; then its frames as bytes."""
+"""One request at one target after the other, until one says something."""
 
 from __future__ import annotations
 
-import asyncio
-import json
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
-from serve_app.core.openings import MOST_HELD_BYTES, Fault, find_error, judge_end, judge_opening, judge_whole
-from serve_app.core.retry import RetryBudget, next_attempt
+from serve_app.core.breaker import Entry
+from serve_app.core.openings import MOST_HELD_BYTES, Fault, judge_end, judge_opening, judge_whole
+from serve_app.core.retry import REFUSED_THERE, RetryBudget, next_attempt
 from serve_app.core.snapshots import Target
 from serve_app.core.table import Timeouts
 from serve_app.outcomes import GrixError, Reason
-from serve_app.ports import Accepted, AgentCall, Agents, Body, Clock, Failure, Frame, Head, RequestRecord, Tail
+from serve_app.ports import (
+    Accepted,
+    AgentCall,
+    Agents,
+    Body,
+    Clock,
+    Frame,
+    Head,
+    Origin,
+    RequestRecord,
+    Tail,
+    Targets,
+)
+from serve_app.relay import Started, Stream, close, next_frame, raise_failure, relay
 
-Stream = AsyncGenerator[Frame, None]
-#: How long closing an abandoned call may take before it is left to its own cancellation.
-CLOSE_LIMIT_S: Final = 1.0
-
-
-@dataclass(slots=True)
-class Started:
-    """A call that has said something: the target that answers, its head, and what is still to come.
-
-    ``held`` is what was read to be sure of that: the opening of a stream, or an unstreamed answer whole, then with its
-    ``tail``. ``head_s`` is when the head came.
-    """
-
-    target: Target
-    head: Head
-    frames: Stream
-    head_s: float = 0.0
-    held: bytes = b""
-    tail: Tail | None = None
-
-
-def _raise(failure: Failure | Fault) -> None:
-    if isinstance(failure, Fault):
-        raise GrixError(failure.reason, failure.message)
-    raise GrixError(failure.reason, failure.message, param=failure.param, retry_after_s=failure.retry_after_s)
-
-
-async def _next(frames: Stream, limit_s: float, late: Reason, message: str) -> Frame:
-    """The next frame within ``limit_s``; the end of the stream here is a broken promise of the target."""
-    try:
-        async with asyncio.timeout(max(0.0, limit_s)):
-            return await anext(frames)
-    except TimeoutError:
-        raise GrixError(late, message) from None
-    except StopAsyncIteration:
-        raise GrixError("upstream_failed", "The engine closed the call before it ended.") from None
-
-
-async def close(frames: Stream) -> None:
-    """Cancels a call; never waits longer than :data:`CLOSE_LIMIT_S` and never raises."""
-    try:
-        async with asyncio.timeout(CLOSE_LIMIT_S):
-            await frames.aclose()
-    except (TimeoutError, RuntimeError, GrixError):
-        return
+#: A peer that has not admitted a call in this time is not there.
+ACCEPT_LIMIT_S: Final = 1.0
+#: Of the time for a first byte, what a request gives a target that has to prove itself, if another could answer it.
+PROBE_SHARE: Final = 1 / 3
 
 
 async def _until(frames: Stream, limit_s: float, left_s: float, late: Reason, message: str) -> Frame:
     """The next frame within a limit of its own, or the request's whole one where that ends first."""
     if left_s < limit_s:
-        return await _next(frames, left_s, "total_timeout", "The request reached its total limit before an answer.")
-    return await _next(frames, limit_s, late, message)
+        said = "The request reached its total limit before an answer."
+        return await next_frame(frames, left_s, "total_timeout", said)
+    return await next_frame(frames, limit_s, late, message)
+
+
+@dataclass(frozen=True, slots=True)
+class _Patience:
+    """How long one attempt may take to be accepted, then to its head, and what it is when it is not accepted."""
+
+    accepted_s: float
+    head_s: float
+    late: Reason
+    said: str
+
+
+def _patience(target: Target, here: str | None, limits: Timeouts, *, is_spared: bool) -> _Patience:
+    """A peer accepts when it has admitted the call, and keeps the limit of its queue itself.
+
+    ``is_spared``: the target has to prove itself, and another one could answer.
+    """
+    queue_s = limits.queue_s
+    byte_s = limits.first_byte_s * (PROBE_SHARE if is_spared else 1.0)
+    if target.region == here:
+        return _Patience(queue_s, byte_s, "queue_timeout", f"No engine was free within {queue_s:g} s.")
+    said = f"Region {target.region} did not admit the request within {ACCEPT_LIMIT_S:g} s."
+    return _Patience(ACCEPT_LIMIT_S, byte_s if is_spared else queue_s + byte_s, "peer_silent", said)
 
 
 async def _begin(
-    agents: Agents, target: Target, call: AgentCall, limits: Timeouts, deadline_s: float, clock: Clock
+    agents: Agents, target: Target, call: AgentCall, patience: _Patience, deadline_s: float, clock: Clock
 ) -> Started:
     frames = agents.call(target, call)
     try:
-        queue_s, byte_s = limits.queue_s, limits.first_byte_s
         left_s = deadline_s - clock.now_s()
-        frame = await _until(frames, queue_s, left_s, "queue_timeout", f"No engine was free within {queue_s:g} s.")
+        frame = await _until(frames, patience.accepted_s, left_s, patience.late, patience.said)
         if isinstance(frame, Accepted):
             left_s = deadline_s - clock.now_s()
-            message = f"No first token within {byte_s:g} s."
-            frame = await _until(frames, byte_s, left_s, "first_byte_timeout", message)
+            message = f"No first token within {patience.head_s:g} s."
+            frame = await _until(frames, patience.head_s, left_s, "first_byte_timeout", message)
         if not isinstance(frame, Head):
             raise GrixError("upstream_invalid", "The engine sent an answer without a head.")
         if frame.failure is not None:
-            _raise(frame.failure)
+            raise_failure(frame.failure)
         started = Started(target, frame, frames, clock.now_s())
         await _hear(started, call.stream, deadline_s, clock)
         return started
@@ -102,14 +96,14 @@ async def _hear(started: Started, stream: bool, deadline_s: float, clock: Clock)
     parts: list[bytes] = []
     while True:
         left_s = deadline_s - clock.now_s()
-        frame = await _next(started.frames, left_s, "total_timeout", "The answer took longer than its limit.")
+        frame = await next_frame(started.frames, left_s, "total_timeout", "The answer took longer than its limit.")
         if isinstance(frame, Tail):
             if frame.failure is not None:
-                _raise(frame.failure)
+                raise_failure(frame.failure)
             started.held, started.tail = b"".join(parts), frame
             fault = judge_end(started.held) if stream else judge_whole(started.held)
             if fault is not None:
-                _raise(fault)
+                raise_failure(fault)
             return
         if not isinstance(frame, Body):
             raise GrixError("upstream_invalid", "The engine sent a frame out of order.")
@@ -118,10 +112,21 @@ async def _hear(started: Started, stream: bool, deadline_s: float, clock: Clock)
         if stream and (b"\n" in frame.data or b"\r" in frame.data or len(frame.data) >= MOST_HELD_BYTES):
             verdict = judge_opening(b"".join(parts))
             if isinstance(verdict, Fault):
-                _raise(verdict)
+                raise_failure(verdict)
             if verdict == "good":
                 started.held = b"".join(parts)
                 return
+
+
+@dataclass(frozen=True, slots=True)
+class _Errand:
+    """What all attempts of one request share."""
+
+    call: AgentCall
+    origin: Origin | None
+    limits: Timeouts
+    deadline_s: float
+    record: RequestRecord
 
 
 @dataclass(slots=True)
@@ -132,11 +137,18 @@ class Attempts:
     clock: Clock
     budget: RetryBudget
     jitter: Callable[[], float]
+    targets: Targets
 
     async def start(
-        self, order: tuple[Target, ...], call: AgentCall, limits: Timeouts, deadline_s: float, record: RequestRecord
+        self,
+        order: tuple[Target, ...],
+        call: AgentCall,
+        limits: Timeouts,
+        deadline_s: float,
+        record: RequestRecord,
+        origin: Origin | None = None,
     ) -> Started:
-        """The first call that said something.
+        """The first call that said something. ``origin`` goes along to other regions than the record's.
 
         A target that told when to come back is asked again then, as long as that is within the time a request may
         wait for an engine.
@@ -145,91 +157,76 @@ class Attempts:
             GrixError: of the last attempt, when no further one is allowed, with the soonest time to come back.
         """
         self.budget.earn()
+        errand = _Errand(call, origin, limits, deadline_s, record)
         index, count = 0, 0
         queue_until_s = self.clock.now_s() + limits.queue_s
         hints: list[float] = []
+        last: GrixError | None = None
         while True:
-            target, count = order[index], count + 1
-            began_s = self.clock.now_s()
-            stamped = replace(call, target=target.id, release=target.release, enqueued_unix_s=self.clock.unix_s())
+            entry = self.targets.begin(order[index], self.clock.now_s())
+            if entry is None and index + 1 < len(order):
+                index += 1
+                continue
+            if entry is None:
+                raise last or self._left_alone(order)
+            count += 1
+            spared = entry == "probe" and index + 1 < len(order)
+            patience = _patience(order[index], record.region, limits, is_spared=spared)
             try:
-                started = await _begin(self.agents, target, stamped, limits, deadline_s, self.clock)
+                return await self._attempt(order[index], entry, patience, errand)
             except GrixError as error:
-                self._note(record, target, began_s, error.reason)
                 if error.retry_after_s is not None:
                     hints.append(error.retry_after_s)
-                again = next_attempt(error.reason, count, index, len(order), error.retry_after_s)
+                away = order[index].region != record.region
+                again = next_attempt(error.reason, count, index, len(order), error.retry_after_s, is_away=away)
                 wait_s = again.backoff_s * (1.0 + 0.2 * self.jitter()) if again is not None else 0.0
                 until_s = deadline_s if error.reason != "overloaded" else min(deadline_s, queue_until_s)
                 late = self.clock.now_s() + wait_s >= until_s
+                # What another region alone refuses is not what this request failed of.
+                last = last if last is not None and error.reason in REFUSED_THERE else error
+                last.retry_after_s = min(hints, default=None)
                 if again is None or late or not self.budget.spend():
-                    error.retry_after_s = min(hints, default=None)
-                    raise
+                    raise last from None
                 if wait_s:
                     await self.clock.sleep(wait_s)
                 index = again.index
-            else:
-                self._note(record, target, began_s, "started")
-                return started
+
+    async def _attempt(self, target: Target, entry: Entry, patience: _Patience, errand: _Errand) -> Started:
+        """One call, and what it says about its target."""
+        record, origin = errand.record, errand.origin
+        began_s = self.clock.now_s()
+        if origin is not None:
+            left_s = max(0.0, errand.deadline_s - began_s)
+            origin = replace(origin, deadline_s=left_s, queue_s=min(errand.limits.queue_s, left_s))
+        if target.region == record.region:
+            origin = None
+        unix_s = self.clock.unix_s()
+        stamped = replace(errand.call, target=target.id, release=target.release, enqueued_unix_s=unix_s, origin=origin)
+        try:
+            started = await _begin(self.agents, target, stamped, patience, errand.deadline_s, self.clock)
+        except GrixError as error:
+            if self.targets.failed(target, entry, error.reason, self.clock.now_s()) is not None:
+                record.tripped.append(target.region)
+            self.targets.ended(target)
+            self._note(record, target, began_s, error.reason)
+            raise
+        except BaseException:
+            self.targets.left(target, entry)
+            self.targets.ended(target)
+            raise
+        self.targets.succeeded(target, entry, self.clock.now_s())
+        self._note(record, target, began_s, "started")
+        return started
+
+    def relay(self, started: Started, deadline_s: float, record: RequestRecord) -> AsyncGenerator[bytes, None]:
+        """The bytes of a started call until its tail, which has to be read or closed. Raises as :func:`relay`."""
+        return relay(started, deadline_s, self.clock, record, self.targets)
+
+    def _left_alone(self, order: tuple[Target, ...]) -> GrixError:
+        wait_s = self.targets.recover_s(order, self.clock.now_s())
+        message = "Whoever could answer has failed too often, and is left alone for a while."
+        return GrixError("no_target", message, retry_after_s=wait_s)
 
     def _note(self, record: RequestRecord, target: Target, began_s: float, result: str) -> None:
         took_ms = round((self.clock.now_s() - began_s) * 1000, 1)
         record.attempts.append({"target": target.id, "result": result, "ms": took_ms})
-
-
-def error_json(error: GrixError) -> bytes:
-    """The error envelope as a whole body."""
-    return json.dumps(error.envelope(), ensure_ascii=False).encode()
-
-
-def error_event(error: GrixError) -> bytes:
-    """An in-band error: the last event of a stream that broke after its first token."""
-    return b"data: " + error_json(error) + b"\n\n"
-
-
-def read_tail(tail: Tail, record: RequestRecord) -> None:
-    """Copies what the engine measured into the record."""
-    record.outcome = tail.outcome
-    record.finish_reason = tail.finish_reason
-    record.queue_wait_ms = tail.queue_wait_ms
-    record.first_token_ms = tail.first_token_ms
-    if tail.usage is not None:
-        record.prompt_tokens = tail.usage.prompt_tokens
-        record.completion_tokens = tail.usage.completion_tokens
-
-
-async def relay(
-    started: Started, deadline_s: float, clock: Clock, record: RequestRecord
-) -> AsyncGenerator[bytes, None]:
-    """The bytes of a started call until its tail.
-
-    Raises:
-        GrixError: when the call ends without a tail, fails, or passes ``deadline_s``.
-    """
-    try:
-        ahead: list[Frame] = [Body(started.held)] if started.held else []
-        if started.tail is not None:
-            ahead.append(started.tail)
-        while True:
-            if ahead:
-                frame = ahead.pop(0)
-            else:
-                left_s = deadline_s - clock.now_s()
-                frame = await _next(started.frames, left_s, "total_timeout", "The answer took longer than its limit.")
-            if isinstance(frame, Body):
-                found = find_error(frame.data)
-                if found is not None:
-                    where, fault = found
-                    if where:
-                        yield frame.data[:where]
-                    _raise(fault)
-                yield frame.data
-            elif isinstance(frame, Tail):
-                read_tail(frame, record)
-                if frame.failure is not None:
-                    _raise(frame.failure)
-                return
-            else:
-                raise GrixError("upstream_invalid", "The engine sent a frame out of order.")
-    finally:
-        await close(started.frames)

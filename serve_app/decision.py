@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 from cluster_configs.quantities import parse_duration_s
-from serve_app.attempts import Started
 from serve_app.core import budget, pick, rules
+from serve_app.core.admission import Ask, is_batch, trace_root
 from serve_app.core.language import LanguageGuess
 from serve_app.core.prompting import merge_system
-from serve_app.core.table import Tenant, Timeouts
+from serve_app.core.table import Table, Tenant, Timeouts
 from serve_app.openai_request import ParsedRequest, bad
-from serve_app.ports import AgentCall, RequestRecord
+from serve_app.outcomes import GrixError
+from serve_app.ports import AgentCall, Origin, RequestRecord
+from serve_app.relay import Started
+
+#: When to come back where nothing is known about it.
+NOBODY_RETRY_S: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +67,43 @@ def agent_call(parsed: ParsedRequest, tenant: Tenant, decision: Decision, reques
     )
 
 
+def origin_of(table: Table, tenant: Tenant, parsed: ParsedRequest, ask: Ask, record: RequestRecord) -> Origin:
+    """Whose call it is, for another region, which checks residency and its own limits again.
+
+    What is left of the request's limits is stamped at each attempt.
+    """
+    return Origin(
+        tenant=tenant.name,
+        residency=tenant.residency,
+        data_class=parsed.data_class,
+        traceparent=record.traceparent,
+        session=parsed.session_id,
+        batch=is_batch(tenant, parsed.intent, table.admission),
+        root=trace_root(record.traceparent),
+        tokens_wanted=ask.tokens,
+        deadline_s=0.0,
+        queue_s=0.0,
+    )
+
+
+def note_serving(decision: Decision, started: Started, record: RequestRecord, began_s: float) -> bool:
+    """Writes who answers into the record; whether this region had to let go what stable facts want answered here."""
+    target = started.target
+    record.max_tokens = started.head.max_tokens
+    record.wait_ms = round((started.head_s - began_s) * 1000, 1)
+    record.target, record.release, record.serving_region = target.id, target.release, target.region
+    record.hops = 0 if target.region == record.region else 1
+    record.spilled = target.region not in decision.choice.preferred
+    return record.spilled and record.hops == 1 and record.region in decision.choice.preferred
+
+
+def nobody(choice: pick.Choice, known_s: Iterable[float | None]) -> GrixError:
+    """Nothing can answer: why, and when the soonest of those that are out may be back, as far as anybody knows."""
+    soonest_s = min((s for s in known_s if s is not None), default=NOBODY_RETRY_S)
+    message = f"Nothing can answer: {choice.reason}."
+    return GrixError(choice.refused or "no_target", message, retry_after_s=soonest_s)
+
+
 def answer_headers(decision: Decision, started: Started, record: RequestRecord) -> dict[str, str]:
     """What an answer tells about how it came to be. ``x-request-id`` is Serve's to set."""
     told = {
@@ -70,7 +112,7 @@ def answer_headers(decision: Decision, started: Started, record: RequestRecord) 
         "x-grix-release": started.target.release[:12],
         "x-grix-language": decision.guess.language,
         "x-grix-rule": decision.route.rule,
-        "x-grix-hops": "0",
+        "x-grix-hops": str(record.hops),
         "x-grix-max-tokens": str(started.head.max_tokens),
     }
     if record.stream:

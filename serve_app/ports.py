@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from serve_app.core.admission import Ask, Refused, Spent
+from serve_app.core.breaker import Entry
+from serve_app.core.known_targets import Known
 from serve_app.core.language import LanguageGuess
+from serve_app.core.reports import Trip
 from serve_app.core.sessions import History, Store
 from serve_app.core.snapshots import Snapshot, Target
 from serve_app.core.table import Table
@@ -146,6 +149,26 @@ class Opened:
     store: Store = "off"
 
 
+class Targets(Protocol):
+    """What this Router knows of targets by itself, between two snapshots. ``entry`` is what ``begin`` answered."""
+
+    def known(self, snapshot: Snapshot, now_s: float) -> Known: ...
+
+    def begin(self, target: Target, now_s: float) -> Entry | None: ...
+
+    def succeeded(self, target: Target, entry: Entry, now_s: float) -> None: ...
+
+    def failed(self, target: Target, entry: Entry, reason: Reason, now_s: float) -> Trip | None: ...
+
+    def left(self, target: Target, entry: Entry) -> None: ...
+
+    def ended(self, target: Target) -> None: ...
+
+    def spilled(self, agent: str, region: str) -> None: ...
+
+    def recover_s(self, targets: Iterable[Target], now_s: float) -> float | None: ...
+
+
 class Sessions(Protocol):
     """What is remembered of a session; forgetting is always allowed."""
 
@@ -221,6 +244,10 @@ class RequestRecord:
     reason: str | None = None
     target: str | None = None
     release: str | None = None
+    serving_region: str | None = None
+    hops: int | None = None
+    spilled: bool | None = None
+    tripped: list[str] = field(default_factory=list)
     limits_by: str | None = None
     tokens_reserved: int | None = None
     attempts: list[dict[str, Any]] = field(default_factory=list)

@@ -9,14 +9,25 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from serve_app.admission import Admission
-from serve_app.attempts import Attempts, Started, error_event, error_json, relay
+from serve_app.attempts import Attempts
 from serve_app.core import budget, pick, rules, tenants
 from serve_app.core.language import LanguageGuess
 from serve_app.core.table import Tenant
-from serve_app.decision import Decision, agent_call, answer_headers, describe, session_key, shorten
+from serve_app.decision import (
+    Decision,
+    agent_call,
+    answer_headers,
+    describe,
+    nobody,
+    note_serving,
+    origin_of,
+    session_key,
+    shorten,
+)
 from serve_app.openai_request import ParsedRequest, bad, parse_apart
 from serve_app.outcomes import GrixError
 from serve_app.ports import Clock, Detector, Journal, Kind, RequestRecord, Sessions, World
+from serve_app.relay import Started, error_event, error_json
 
 #: A detector that does not answer in this time costs the request its language, never its answer.
 DETECT_LIMIT_S: Final = 0.5
@@ -71,16 +82,17 @@ class RequestPath:
         parsed = await parse_apart(kind, raw, headers)
         decision = await self.decide(world, tenant, parsed, record)
         if not decision.choice.order:
-            refused = decision.choice.refused or "no_target"
-            raise GrixError(refused, f"Nothing can answer: {decision.choice.reason}.", retry_after_s=5.0)
-        await self.admission.admit(world.table, tenant, parsed, decision, record)
+            out = [c.target for c in decision.choice.candidates]
+            own_s = self.attempts.targets.recover_s(out, self.clock.now_s())
+            raise nobody(decision.choice, (own_s, world.snapshot.recover_s))
+        ask = await self.admission.admit(world.table, tenant, parsed, decision, record)
         limits = shorten(decision.route.agent.timeouts, headers)
         deadline_s = began_s + limits.total_s
         call = agent_call(parsed, tenant, decision, record.request_id)
-        started = await self.attempts.start(decision.choice.order, call, limits, deadline_s, record)
-        record.target, record.release = started.target.id, started.target.release
-        record.max_tokens = started.head.max_tokens
-        record.wait_ms = round((started.head_s - began_s) * 1000, 1)
+        origin = origin_of(world.table, tenant, parsed, ask, record)
+        started = await self.attempts.start(decision.choice.order, call, limits, deadline_s, record, origin)
+        if note_serving(decision, started, record, began_s):
+            self.attempts.targets.spilled(decision.route.agent.name, started.target.region)
         if parsed.session_id and decision.guess.language != "und":
             self.sessions.remember_language(
                 session_key(tenant, parsed.session_id), decision.guess.language, self.clock.now_s()
@@ -88,7 +100,7 @@ class RequestPath:
         told = answer_headers(decision, started, record)
         if parsed.stream:
             return Answer(200, told, self._stream(started, deadline_s, record, began_s))
-        async with aclosing(relay(started, deadline_s, self.clock, record)) as parts:
+        async with aclosing(self.attempts.relay(started, deadline_s, record)) as parts:
             body = b"".join([data async for data in parts])
         record.status = 200
         self._finish(record, began_s)
@@ -124,8 +136,10 @@ class RequestPath:
             pinned_release=route.pinned_release,
             data_class=parsed.data_class,
             region=table.region.name,
+            session=session_key(tenant, parsed.session_id) if parsed.session_id else None,
         )
-        choice = pick.choose(world.snapshot, wish, table.scoring)
+        known = self.attempts.targets.known(world.snapshot, self.clock.now_s())
+        choice = pick.choose(world.snapshot, wish, table.scoring, blocked=known.blocked, in_flight=known.in_flight)
         tokens = budget.decide(
             parsed.max_tokens,
             route.agent.max_tokens_default,
@@ -162,7 +176,7 @@ class RequestPath:
         """Bytes to the client; after the first token an error ends the stream in-band, without ``[DONE]``."""
         record.status = 200
         try:
-            async with aclosing(relay(started, deadline_s, self.clock, record)) as parts:
+            async with aclosing(self.attempts.relay(started, deadline_s, record)) as parts:
                 async for data in parts:
                     yield data
         except GrixError as error:

@@ -14,6 +14,8 @@ import httpx
 from serve_app.admission import Admission
 from serve_app.attempts import Attempts
 from serve_app.core import language, table
+from serve_app.core.breaker import RouterBreakers
+from serve_app.core.known_targets import KnownTargets
 from serve_app.core.retry import RetryBudget
 from serve_app.core.snapshots import Snapshot, Target, local_snapshot
 from serve_app.core.tenants import KeyIndex, hash_key
@@ -178,13 +180,15 @@ class Stage:
     def __post_init__(self) -> None:
         self.agents = FakeAgents(self.scripts)
         self.limits = LocalLimits(self.clock.now_s)
+        self.breakers = RouterBreakers()
+        self.targets = KnownTargets(self.breakers, lambda: None)
         world = World(self.table, self.snapshot or local_snapshot(self.table, 1))
         self.path = RequestPath(
             world=lambda: world,
             keys=lambda: KeyIndex.of(self.table.tenants),
             detector=self.detector,
             admission=Admission(lambda: self.limits, self.clock, lambda: 0.0),
-            attempts=Attempts(self.agents, self.clock, self.budget, lambda: 0.0),
+            attempts=Attempts(self.agents, self.clock, self.budget, lambda: 0.0, self.targets),
             sessions=SessionMemory(),
             clock=self.clock,
             journal=self.journal,

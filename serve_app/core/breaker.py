@@ -95,7 +95,7 @@ class RouterBreakers:
 
     _own: dict[str, _Own] = field(default_factory=dict)
     _told: dict[str, list[int]] = field(default_factory=dict)
-    _probes: list[ProbeResult] = field(default_factory=list)
+    _probes: dict[str, bool] = field(default_factory=dict)
     _wanted: Counter[str] = field(default_factory=Counter)
     _spilled_to: Counter[str] = field(default_factory=Counter)
     _urgent: bool = False
@@ -133,7 +133,7 @@ class RouterBreakers:
         own = self._own.setdefault(target_id, _Own())
         if probe:
             self._own[target_id] = _Own()
-            self._probes.append(ProbeResult(target_id, passed=True))
+            self._probes[target_id] = True
             self._urgent = True
         elif own.open_until_s is None:
             own.window.add(1, 0, now_s)
@@ -151,7 +151,7 @@ class RouterBreakers:
         self._tell(target_id, 1)
         if probe:
             own.probing = False
-            self._probes.append(ProbeResult(target_id, passed=False))
+            self._probes[target_id] = False
             return self._open(target_id, own, f"the probe failed: {reason}", now_s)
         if own.open_until_s is not None:
             return None
@@ -187,9 +187,9 @@ class RouterBreakers:
             wanted_spilled=dict(self._wanted),
             spilled_to=dict(self._spilled_to),
             trips=trips,
-            probes=tuple(self._probes),
+            probes=tuple(ProbeResult(target_id, passed) for target_id, passed in self._probes.items()),
         )
-        self._told, self._probes, self._wanted, self._spilled_to = {}, [], Counter(), Counter()
+        self._told, self._probes, self._wanted, self._spilled_to = {}, {}, Counter(), Counter()
         self._urgent = False
         self._own = {i: own for i, own in self._own.items() if not self._is_over(own, now_s)}
         return made

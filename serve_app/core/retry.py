@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from serve_app.outcomes import Reason
+from serve_app.outcomes import LIMITED, Reason
 
 MAX_ATTEMPTS: Final = 3
 #: Back-off before attempt 2 and 3 when the same target is tried again.
@@ -23,6 +23,8 @@ ELSEWHERE: Final[frozenset[Reason]] = frozenset(
         "overloaded",
     }
 )
+#: What another region may say no to that this one has allowed: its limits and zones are its own.
+REFUSED_THERE: Final[frozenset[Reason]] = LIMITED | {"residency", "body_too_large", "model_not_found"}
 #: Worth the same target again: back-pressure and timeouts are not, they would only make its queue longer.
 SAME_TARGET: Final[frozenset[Reason]] = frozenset(
     {"replica_lost", "peer_silent", "upstream_failed", "upstream_invalid", "no_target"}
@@ -61,17 +63,24 @@ class Again:
 
 
 def next_attempt(
-    reason: Reason, attempts: int, index: int, targets: int, retry_after_s: float | None = None
+    reason: Reason,
+    attempts: int,
+    index: int,
+    targets: int,
+    retry_after_s: float | None = None,
+    *,
+    is_away: bool = False,
 ) -> Again | None:
     """What to try after attempt number ``attempts`` (from 1) at ``index`` of ``targets`` failed; ``None``: give up.
 
     ``retry_after_s`` is what the target itself said: then, and not before, it may be asked again, busy or not. For a
-    target that is not there it is only our own advice to the client, and looking again costs nothing.
+    target that is not there it is only our own advice to the client, and looking again costs nothing. ``is_away``: it
+    was a target of another region.
     """
     if attempts >= MAX_ATTEMPTS:
         return None
     if index + 1 < targets:
-        return Again(index + 1, 0.0) if reason in ELSEWHERE else None
+        return Again(index + 1, 0.0) if reason in ELSEWHERE or (is_away and reason in REFUSED_THERE) else None
     hint_s = None if reason == "no_target" else retry_after_s
     if reason in SAME_TARGET:
         return Again(index, max(SAME_TARGET_BACKOFF_S[attempts - 1], hint_s or 0.0))

@@ -12,6 +12,8 @@ from cluster_configs.table import table_of
 from serve_app.admission import Admission
 from serve_app.attempts import Attempts
 from serve_app.core import language
+from serve_app.core.breaker import RouterBreakers
+from serve_app.core.known_targets import KnownTargets
 from serve_app.core.retry import RetryBudget
 from serve_app.core.snapshots import Target, local_snapshot
 from serve_app.core.tenants import KeyIndex
@@ -79,7 +81,7 @@ def explain(config: Config, region_name: str, body: Mapping[str, Any], headers: 
         keys=lambda: KeyIndex({}),
         detector=_Detector(config),
         admission=Admission(lambda: limits, clock, lambda: 0.0),
-        attempts=Attempts(nobody, clock, RetryBudget(), lambda: 0.0),
+        attempts=Attempts(nobody, clock, RetryBudget(), lambda: 0.0, KnownTargets(RouterBreakers(), lambda: None)),
         sessions=SessionMemory(),
         clock=clock,
         journal=nobody,

@@ -7,12 +7,15 @@ import json
 
 import pytest
 
-from serve_app.attempts import Attempts, close, error_event, relay
+from serve_app.attempts import Attempts
+from serve_app.core.breaker import RouterBreakers
+from serve_app.core.known_targets import KnownTargets
 from serve_app.core.retry import RetryBudget
 from serve_app.core.snapshots import Target
 from serve_app.core.table import Timeouts
 from serve_app.outcomes import GrixError
 from serve_app.ports import Accepted, AgentCall, Body, Head, RequestRecord, Tail
+from serve_app.relay import close, error_event
 from tests.fakes import GOOD, STREAMED, FakeAgents, FakeClock, Step, failed, refused, two_regions
 
 A, B = (t for t in two_regions().targets if t.agent == "qwen-chat")
@@ -26,9 +29,11 @@ class Run:
     def __init__(self, *scripts: tuple[Step, ...], saved: float = 10.0, jitter: float = 0.0) -> None:
         self.agents = FakeAgents(list(scripts))
         self.clock = FakeClock()
-        self.record = RequestRecord("r1")
+        self.record = RequestRecord("r1", region="cloud-a")
         self.budget = RetryBudget(saved=saved)
-        self.attempts = Attempts(self.agents, self.clock, self.budget, lambda: jitter)
+        self.breakers = RouterBreakers()
+        self.targets = KnownTargets(self.breakers, lambda: None)
+        self.attempts = Attempts(self.agents, self.clock, self.budget, lambda: jitter, self.targets)
 
     async def start(self, *order: Target, limits: Timeouts | None = None, left_s: float = 600.0) -> str:
         """The region that answers, or the reason of the error."""
@@ -231,7 +236,7 @@ async def parts(script: tuple[Step, ...], left_s: float = 60.0) -> tuple[list[by
     got: list[bytes] = []
     reason = None
     try:
-        async for data in relay(started, run.clock.now_s() + left_s, run.clock, run.record):
+        async for data in run.attempts.relay(started, run.clock.now_s() + left_s, run.record):
             got.append(data)
     except GrixError as error:
         reason = error.reason

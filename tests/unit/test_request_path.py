@@ -436,7 +436,7 @@ async def test_three_attempts_are_all() -> None:
 
 
 async def test_the_retry_budget_ends_retries() -> None:
-    stage = Stage(scripts=[(failed("upstream_failed"),)])
+    stage = Stage(scripts=[(failed("no_target"),)])
     for _ in range(40):
         await run(stage)
     # 10 saved at first, which is the most there can be, and a fifth of a retry earned by each of 39 more requests.
