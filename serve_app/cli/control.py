@@ -115,7 +115,7 @@ def ask(asked: Admin | None, verb: str, **fields: Any) -> dict[str, Any]:
     try:
         return asked.do(verb, **fields)
     except NotDone as error:
-        raise Failed(str(error), BAD_USAGE) from None
+        raise Failed("\n".join(error.faults) or error.error, BAD_USAGE) from None
     except AdminCallError as error:
         raise Failed(str(error)) from None
 
