@@ -32,6 +32,19 @@ TABLE: Final[tuple[Metric, ...]] = (
     Metric("grix_errors_total", "counter", "Requests that ended with an error of ours.", ("region", "reason")),
     Metric("grix_retries_total", "counter", "Attempts after the first.", ("region", "agent")),
     Metric(
+        "grix_spills_total",
+        "counter",
+        "Answers from another region than the preferred one, by the region that gave them.",
+        ("region", "agent", "to"),
+    ),
+    Metric("grix_hops", "histogram", "Regions that an answered request was handed on to.", ("region", "agent"), (0.5, 1.5)),
+    Metric(
+        "grix_breaker_trips_total",
+        "counter",
+        "Breakers that a request's failure opened, by the region of the target.",
+        ("region", "agent", "to"),
+    ),
+    Metric(
         "grix_queue_wait_ms",
         "histogram",
         "From the handle call to the engine's schedule, last attempt.",

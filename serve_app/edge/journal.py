@@ -92,6 +92,14 @@ class RequestJournal:
             self._meter.add("grix_admissions_total", {"region": region, "decided_by": record.limits_by}, 1)
             self._meter.add("grix_reserved_tokens_total", whose, record.tokens_reserved or 0)
 
+    def _measure_way(self, record: RequestRecord, where: Mapping[str, str]) -> None:
+        if record.hops is not None:
+            self._meter.observe("grix_hops", where, record.hops)
+        if record.spilled:
+            self._meter.add("grix_spills_total", {**where, "to": str(record.serving_region)}, 1)
+        for tripped in record.tripped:
+            self._meter.add("grix_breaker_trips_total", {**where, "to": tripped}, 1)
+
     def _measure(self, record: RequestRecord) -> None:
         region, agent = record.region or "none", record.agent or "none"
         language = record.language or "none"
@@ -102,6 +110,7 @@ class RequestJournal:
         if record.error is not None:
             self._meter.add("grix_errors_total", {"region": region, "reason": record.error}, 1)
         self._measure_tenant(record, region)
+        self._measure_way(record, where)
         if record.session_store is not None:
             self._meter.add("grix_session_requests_total", {"region": region, "store": record.session_store}, 1)
         if record.session_moved_from is not None:

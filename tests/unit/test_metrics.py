@@ -15,6 +15,9 @@ def test_names_are_unique_and_found() -> None:
         "grix_requests_total",
         "grix_errors_total",
         "grix_retries_total",
+        "grix_spills_total",
+        "grix_hops",
+        "grix_breaker_trips_total",
         "grix_queue_wait_ms",
         "grix_wait_ms",
         "grix_first_token_ms",
@@ -40,7 +43,7 @@ def test_a_metric_is_well_formed(metric: Metric) -> None:
     assert metric.name.endswith("_total") == (metric.kind == "counter")
     assert bool(metric.buckets) == (metric.kind == "histogram")
     # Nothing of a request itself, which would have no bound.
-    few = {"region", "agent", "language", "outcome", "status", "reason", "tenant", "decided_by", "op", "store"}
+    few = {"region", "agent", "language", "outcome", "status", "reason", "tenant", "decided_by", "op", "store", "to"}
     assert set(metric.labels) <= few
     assert metric.labels[0] == "region"
 

@@ -76,6 +76,18 @@ def test_retries_and_truncation_are_counted() -> None:
     assert "grix_completion_tokens_total" not in counted
 
 
+def test_the_way_of_a_request_is_counted() -> None:
+    made, meter, _ = journal()
+    made.finished(a_record(hops=1, spilled=True, serving_region="cloud-b", tripped=["cloud-a", "edge-1"]))
+    assert ("grix_hops", WHERE, 1) in meter.observed
+    assert [(labels["to"], n) for name, labels, n in meter.added if name == "grix_spills_total"] == [("cloud-b", 1)]
+    trips = [(labels, n) for name, labels, n in meter.added if name == "grix_breaker_trips_total"]
+    assert trips == [({**WHERE, "to": "cloud-a"}, 1), ({**WHERE, "to": "edge-1"}, 1)]
+    made.finished(a_record(hops=0, spilled=False, serving_region="cloud-a"))
+    assert [n for name, _, n in meter.observed if name == "grix_hops"] == [1, 0]
+    assert sum(name == "grix_spills_total" for name, _, _ in meter.added) == 1
+
+
 def test_a_session_is_counted_by_its_store_and_when_it_moves() -> None:
     made, meter, _ = journal()
     made.finished(a_record(session_store="degraded", session_moved_from="cloud-b"))
