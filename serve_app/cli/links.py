@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from serve_app.cli.say import BAD_USAGE, Failed
 from serve_app.cli.state import CONTROL, RESERVED, Home
+from serve_app.cli.table import render
 
 if TYPE_CHECKING:
     from cluster_configs.load import Config
@@ -201,6 +202,28 @@ def change(record: dict[str, Any], changes: dict[str, dict[str, Any]]) -> dict[s
         raise Failed(f"the relay between regions does not answer ({error}); run grix up again") from None
     except ValueError as error:
         raise Failed(str(error), BAD_USAGE) from None
+
+
+def set_line(home: Home, dialler: str, dialled: str, fields: dict[str, Any]) -> dict[str, Any]:
+    """Changes one line, or with no ``fields`` nothing; the state of every line.
+
+    Raises:
+        Failed: without a relay, and with exit status 2 for a line that there is not.
+    """
+    record = home.read()["links"]
+    if record is None:
+        raise Failed("no federation with lines between its parts is up in this folder; start one with: grix up")
+    return change(record, {line(dialler, dialled): fields})
+
+
+def text_of(told: dict[str, Any]) -> str:
+    """The lines for people."""
+    rows = [
+        [name, state["flow"], f"{state['delay_ms']:g}", state["bytes_per_s"], state["connections"], state["target"]]
+        for name, state in told.items()
+    ]
+    head = ["line", "flow", "delay ms", "bytes/s", "connections", "leads to"]
+    return render(head, rows, frozenset(head[2:5]))
 
 
 def around(record: dict[str, Any], region: str) -> list[str]:

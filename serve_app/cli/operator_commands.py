@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import get_args
 
+from cluster_configs.quantities import QuantityError, parse_duration_s, parse_size_bytes
 from serve_app.cli.say import OK, Progress, out, out_json
 from serve_app.cli.state import Home
 from serve_app.core.drill_verdict import Drill
@@ -69,6 +70,34 @@ def _drill(args: argparse.Namespace) -> int:
     return drill.run(args.name, args.region, args.runs, Home.here(), as_json=args.json)
 
 
+def _link(args: argparse.Namespace) -> int:
+    from serve_app.cli import links
+
+    fields: dict[str, object] = {"flow": args.flow} if args.flow else {}
+    if args.flow == "open":
+        fields |= {"delay_ms": 0.0, "bytes_per_s": None}
+    fields |= {"delay_ms": args.delay * 1000} if args.delay is not None else {}
+    fields |= {"bytes_per_s": float(args.rate)} if args.rate is not None else {}
+    told = links.set_line(Home.here(), args.dialler, args.dialled, fields)
+    if args.json:
+        out_json(told)
+    else:
+        out(links.text_of(told))
+    return OK
+
+
+def _quantity(parse: Callable[[str], float]) -> Callable[[str], float]:
+    """A reader of quantities, with its fault in the words of argparse."""
+
+    def read(text: str) -> float:
+        try:
+            return parse(text)
+        except QuantityError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    return read
+
+
 def count(text: str) -> int:
     """A whole number from 1, for argparse."""
     if not text.isdecimal() or int(text) < 1:
@@ -96,6 +125,20 @@ def add_operator(add: Callable[..., argparse.ArgumentParser], add_federation: Ca
         verb = verbs.add_parser(name, help=said)
         verb.add_argument("file", type=Path, metavar="FILE")
         add_federation(verb)
+    link = add("link", _link, "worsen the line between two parts of this machine's federation, or mend it")
+    link.add_argument("dialler", metavar="FROM", help="a region")
+    link.add_argument("dialled", metavar="TO", help="a region, or coordinator")
+    flow = link.add_mutually_exclusive_group()
+    for name, said in (
+        ("open", "as it was: nothing delayed, throttled or held"),
+        ("stalled", "connections stay, nothing gets through"),
+        ("cut", "connections are reset, new ones refused"),
+    ):
+        option = {"stalled": "--stall"}.get(name, f"--{name}")
+        flow.add_argument(option, dest="flow", action="store_const", const=name, help=said)
+    link.add_argument("--delay", type=_quantity(parse_duration_s), metavar="TIME", help="each way, such as 50ms")
+    link.add_argument("--rate", type=_quantity(parse_size_bytes), metavar="SIZE", help="a second, such as 64Ki")
+    link.add_argument("--json", action="store_true")
     drill = add("drill", _drill, "rehearse a failure under real requests, and measure it")
     drill.add_argument("name", choices=get_args(Drill), metavar="NAME", help=", ".join(get_args(Drill)))
     drill.add_argument("--region", metavar="NAME", help="whose failure it is (the first one that is up)")

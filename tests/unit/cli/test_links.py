@@ -134,12 +134,18 @@ def test_the_relay_comes_leads_and_goes(tmp_path: Path) -> None:
             with socket.create_connection(("127.0.0.1", record["ports"]["a>b"])):
                 gateway.accept()[0].close()
         assert not Path(record["temp_dir"]).exists()
-        with pytest.raises(Failed, match="there is no link a>c"):
-            links.change(home.read()["links"], {"a>c": {"flow": "cut"}})
+        told = links.set_line(home, "a", "b", {"delay_ms": 20.0, "flow": "stalled"})
+        assert (told["a>b"]["flow"], told["a>b"]["delay_ms"], told["b>a"]["flow"]) == ("stalled", 20.0, "open")
+        assert "a>b" in links.text_of(told) and "stalled" in links.text_of(told)
+        with pytest.raises(Failed, match="there is no link a>c") as refused:
+            links.set_line(home, "a", "c", {"flow": "cut"})
+        assert refused.value.code == 2
         home.forget("b")
     finally:
         write_private(home.pki / "ca.pem", "x")
         links.end(home)
     assert not home.root.exists()
+    with pytest.raises(Failed, match="no federation with lines between its parts"):
+        links.set_line(home, "a", "b", {})
     with pytest.raises(Failed, match="the relay between regions does not answer"):
         links.change(record, {})

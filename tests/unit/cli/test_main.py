@@ -33,6 +33,17 @@ def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ["chat", "--text", "x", "--max-tokens", "0"],
         ["up", "--wait", "soon"],
         ["up", "--region"],
+        ["apply"],
+        ["region", "drain"],
+        ["region", "stop", "cloud-a"],
+        ["coordinator"],
+        ["coordinator", "backup"],
+        ["coordinator", "audit", "--last", "0"],
+        ["drill", "earthquake"],
+        ["drill", "partition", "--runs", "0"],
+        ["link", "cloud-a"],
+        ["link", "cloud-a", "cloud-b", "--cut", "--stall"],
+        ["link", "cloud-a", "cloud-b", "--delay", "50"],
         ["demo", "--nonsense"],
     ],
 )
@@ -52,6 +63,34 @@ def test_explain_wants_one_of_two(argv: list[str], capsys: pytest.CaptureFixture
 def test_without_a_region_is_1(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(argv) == 1
     assert "no region is up in this folder; start one with: grix up" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("argv", "told"),
+    [
+        (["region", "drain", "cloud-a"], "grix region: no coordinator belongs to what is up in this folder"),
+        (["coordinator", "audit"], "grix coordinator: no coordinator belongs to what is up in this folder"),
+        (["coordinator", "backup", "x.json"], "grix coordinator: no coordinator belongs to what is up in this folder"),
+        (["drill", "partition"], "grix drill: a drill needs a coordinator and at least two regions that are up"),
+        (["link", "cloud-a", "cloud-b"], "grix link: no federation with lines between its parts is up in this folder"),
+    ],
+)
+def test_what_needs_a_federation_is_1_without(
+    argv: list[str], told: str, own_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(argv) == 1
+    assert capsys.readouterr().err.startswith(told)
+    assert not (own_folder / ".grix").exists()
+
+
+def test_what_is_no_backup_is_2(own_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (own_folder / "b.json").write_text("{")
+    assert main(["coordinator", "restore", "b.json"]) == 2
+    assert main(["coordinator", "restore", "c.json"]) == 2
+    assert capsys.readouterr().err.splitlines() == [
+        "b.json: is no JSON; allowed: a file that grix coordinator backup has written",
+        "c.json: cannot be read: No such file or directory",
+    ]
 
 
 def test_nothing_to_stop_or_to_show_is_0(capfdbinary: pytest.CaptureFixture[bytes]) -> None:

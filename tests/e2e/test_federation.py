@@ -1,0 +1,215 @@
+"""Two regions and a coordinator, as ``grix up`` starts them: one service, whatever part of it is away."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cluster_configs.load import SHIPPED
+from tests.e2e.conftest import LiveRegion, grix, of_this_region
+from tests.e2e.test_region import eventually
+
+EU_KEY = "grix-key-of-a-tenant-whose-data-stays-in-europe"
+EU_TENANT = f"""\
+---
+apiVersion: grix.io/v1
+kind: Tenant
+metadata: {{name: europeans}}
+spec:
+  keys: [{{id: k1, sha256: {hashlib.sha256(EU_KEY.encode()).hexdigest()}}}]
+  residency: [eu]
+"""
+JA, KO, EN = "返品したい", "배송 기간을 알려 주세요", "How do I reset my password?"
+#: Long enough to keep a slot while others come.
+LONG = {"max_tokens": 400, "ignore_eos": True}
+
+
+@dataclass(frozen=True)
+class Federation:
+    """Both regions, and the folder ``grix`` was started in."""
+
+    a: LiveRegion
+    b: LiveRegion
+    folder: Path
+
+    def grix(self, *arguments: str, check: bool = True) -> Any:
+        return grix(self.folder, *arguments, check=check)
+
+    def plan(self) -> dict[str, dict[str, Any]]:
+        """Each region as the coordinator has it."""
+        told = json.loads(self.grix("status", "--json", check=False).stdout)
+        return {r["name"]: r for r in told["coordinator"]["plan"]["regions"]}
+
+    def target(self, entry: LiveRegion, region: str) -> dict[str, Any]:
+        """The chat agent of a region in the eyes of another one."""
+        _, _, told = entry.ask("GET", "/grix/fleet")
+        rows = [t for t in told["snapshot"]["targets"] if t["region"] == region and t["agent"] == "qwen-chat"]
+        return dict(rows[0]) if rows else {}
+
+
+def documents(folder: Path) -> list[str]:
+    """The shipped set for one machine, with small engines, so that a few requests are an overload."""
+    text = (SHIPPED / "local.yaml").read_text()
+    assert "maxNumSeqs: 16 " in text
+    file = folder / "set.yaml"
+    file.write_text(text.replace("maxNumSeqs: 16 ", "maxNumSeqs: 2 ") + EU_TENANT)
+    return [str(file), str(SHIPPED / "routes.yaml"), str(SHIPPED / "templates")]
+
+
+@pytest.fixture(scope="module")
+def federation() -> Iterator[Federation]:
+    with tempfile.TemporaryDirectory(prefix="grix-fed-") as name:
+        folder = Path(name)
+        try:
+            grix(folder, "up", "--config", *documents(folder))
+            state = json.loads((folder / ".grix/state.json").read_text())
+            key = (folder / ".grix/api_key").read_text().strip()
+            made = {r["name"]: LiveRegion(r["url"], key, folder, r) for r in state["regions"]}
+            yield Federation(made["cloud-a"], made["cloud-b"], folder)
+            state = json.loads((folder / ".grix/state.json").read_text())
+        finally:
+            grix(folder, "down")
+        parts = [*state["regions"], state["coordinator"], state["links"]]
+        assert [p.cmdline() for part in parts for p in of_this_region(part["temp_dir"])] == []
+        assert [part["temp_dir"] for part in parts if Path(part["temp_dir"]).exists()] == []
+        assert not (folder / ".grix").exists()
+
+
+def served(answer: tuple[int, dict[str, str], Any]) -> tuple[int, str | None, str | None]:
+    status, headers, _ = answer
+    return status, headers.get("x-grix-region"), headers.get("x-grix-hops")
+
+
+def test_a_language_is_served_in_its_region_from_every_entry(federation: Federation) -> None:
+    a, b = federation.a, federation.b
+    assert served(a.chat(JA)) == (200, "cloud-a", "0")
+    assert served(b.chat(JA)) == (200, "cloud-a", "1")
+    assert served(b.chat(KO)) == (200, "cloud-b", "0")
+    status, headers, body = a.chat(KO, stream=True)
+    assert served((status, headers, None)) == (200, "cloud-b", "1")
+    assert body.endswith(b"data: [DONE]\n\n") and body.count(b'"content"') > 1
+
+
+def test_the_status_shows_the_whole_federation(federation: Federation) -> None:
+    plan = federation.plan()
+    assert {name: (r["phase"], r["health"]) for name, r in plan.items()} == {
+        "cloud-a": ("ready", "healthy"),
+        "cloud-b": ("ready", "healthy"),
+    }
+    assert all(peer["silent_s"] < 1.0 for r in plan.values() for peer in r["peers"])
+    told = federation.grix("status").stdout
+    assert "coordinator 127.0.0.1:" in told and "answers; plan (" in told
+    assert "cloud-b/qwen-chat" in told and "GlobalCoordinator" not in told
+
+
+def test_a_session_stays_where_it_is_from_both_entries(federation: Federation) -> None:
+    homes = set()
+    for number in range(6):
+        headers = {"x-session-id": f"s-{number}"}
+        answers = [served(entry.chat(EN, headers=headers)) for entry in (federation.a, federation.b, federation.a)]
+        assert {status for status, _, _ in answers} == {200}
+        homes.add(tuple(region for _, region, _ in answers))
+    assert all(len(set(home)) == 1 for home in homes), homes
+
+
+def test_residency_is_kept_over_affinity_and_over_spill(federation: Federation) -> None:
+    headers = {"authorization": f"Bearer {EU_KEY}"}
+    assert served(federation.b.chat(JA, headers=headers)) == (200, "cloud-b", "0")
+    assert served(federation.a.chat(JA, headers=headers)) == (200, "cloud-b", "1")
+    federation.grix("region", "drain", "cloud-b")
+    try:
+        eventually(lambda: federation.target(federation.a, "cloud-b")["drained"], 10, "cloud-b is drained")
+        status, told, body = federation.a.chat(JA, headers=headers)
+        # Better no answer than one from where its data may not be.
+        assert (status, told.get("x-grix-region")) != (200, "cloud-a") and status in (403, 503), body
+    finally:
+        federation.grix("region", "undrain", "cloud-b")
+    eventually(lambda: not federation.target(federation.a, "cloud-b")["drained"], 10, "cloud-b is back")
+
+
+def test_a_drained_region_gets_nothing_new_and_comes_back(federation: Federation) -> None:
+    assert "cloud-b is drained" in federation.grix("region", "drain", "cloud-b").stdout
+    eventually(lambda: federation.target(federation.a, "cloud-b")["drained"], 10, "cloud-a knows of the drain")
+    assert {served(federation.a.chat(KO)) for _ in range(5)} == {(200, "cloud-a", "0")}
+    eventually(lambda: federation.b.ask("GET", "/healthz")[0] == 503, 10, "DNS is told to take it out")
+    federation.grix("region", "undrain", "cloud-b")
+    eventually(lambda: served(federation.a.chat(KO)) == (200, "cloud-b", "1"), 30, "Korean goes to cloud-b again")
+    eventually(lambda: federation.b.ask("GET", "/healthz")[0] == 200, 10, "DNS is told to take it in")
+
+
+def test_an_overload_spills_and_nobody_spills_it_again(federation: Federation) -> None:
+    """Two slots in cloud-a, and more long requests than they take in time."""
+    with ThreadPoolExecutor(24) as pool:
+        answers = list(pool.map(lambda _: served(federation.a.chat(JA, **LONG)), range(24)))
+    assert {status for status, _, _ in answers} == {200}
+    assert {(region, hops) for _, region, hops in answers} == {("cloud-a", "0"), ("cloud-b", "1")}
+
+
+def talking(federation: Federation, act: Callable[[], Any]) -> list[tuple[int, str | None, str | None]]:
+    """What requests at both entries get while ``act`` runs."""
+    ended, answers = threading.Event(), []
+
+    def talk(entry: LiveRegion) -> None:
+        while not ended.is_set():
+            answers.append(served(entry.chat(KO)))
+            time.sleep(0.1)
+
+    threads = [threading.Thread(target=talk, args=(entry,)) for entry in (federation.a, federation.b)]
+    for thread in threads:
+        thread.start()
+    try:
+        act()
+    finally:
+        ended.set()
+        for thread in threads:
+            thread.join()
+    return answers
+
+
+def test_a_partition_is_noticed_by_the_peers_and_fails_nobody(federation: Federation) -> None:
+    done = federation.grix("drill", "partition", "--region", "cloud-a", "--json", check=False)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    (run,) = told["runs"]
+    assert (told["drill"], told["region"], run["detector"]) == ("partition", "cloud-a", "peer")
+    assert run["failed_before_first_byte"] == run["hung"] == run["lost_entry"] == 0
+    assert run["detected_s"] < 3 and told["failover_s"]["max"] <= 3 and run["recovered_s"] < 30
+
+
+def test_nobody_notices_that_the_coordinator_dies(federation: Federation) -> None:
+    before = federation.plan()["cloud-a"]["seen"]
+    done = federation.grix("drill", "kill-coordinator", "--json", check=False)
+    assert done.returncode == 0, done.stderr
+    (run,) = json.loads(done.stdout)["runs"]
+    assert run["requests"] > 50
+    assert {run[name] for name in ("failed_before_first_byte", "failed_mid_stream", "hung", "lost_entry")} == {0}
+    after = eventually(lambda: federation.plan()["cloud-a"]["seen"], 10, "the coordinator is back")
+    assert after[0] > before[0]  # another epoch
+
+
+def test_a_peer_that_stalls_in_mid_air_is_left_within_a_second_of_silence(federation: Federation) -> None:
+    """The lines between the regions alone are stalled; the coordinator still hears both."""
+    try:
+        federation.grix("link", "cloud-a", "cloud-b", "--stall")
+        federation.grix("link", "cloud-b", "cloud-a", "--stall")
+        eventually(lambda: federation.target(federation.a, "cloud-b")["health"] == "ejected", 5, "cloud-b is left")
+        assert served(federation.a.chat(KO)) == (200, "cloud-a", "0")
+        assert {r["phase"] for r in federation.plan().values()} <= {"ready", "slow"}
+    finally:
+        federation.grix("link", "cloud-a", "cloud-b", "--open")
+        federation.grix("link", "cloud-b", "cloud-a", "--open")
+    answers = talking(
+        federation,
+        lambda: eventually(lambda: federation.target(federation.a, "cloud-b")["weight"] == 1.0, 40, "full share again"),
+    )
+    assert {status for status, _, _ in answers} == {200}
