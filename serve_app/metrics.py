@@ -37,7 +37,9 @@ TABLE: Final[tuple[Metric, ...]] = (
         "Answers from another region than the preferred one, by the region that gave them.",
         ("region", "agent", "to"),
     ),
-    Metric("grix_hops", "histogram", "Regions that an answered request was handed on to.", ("region", "agent"), (0.5, 1.5)),
+    Metric(
+        "grix_hops", "histogram", "Regions that an answered request was handed on to.", ("region", "agent"), (0.5, 1.5)
+    ),
     Metric(
         "grix_breaker_trips_total",
         "counter",

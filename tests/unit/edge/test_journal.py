@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from typing import Any
 
 import pytest
 
@@ -101,7 +102,8 @@ ELSEWHERE = {"grix_session_store_errors_total"}
 
 def test_every_number_has_the_labels_of_the_table() -> None:
     made, meter, _ = journal()
-    session = {"session_store": "kept", "session_moved_from": "cloud-b"}
+    session: dict[str, Any] = {"session_store": "kept", "session_moved_from": "cloud-b"}
+    session |= {"hops": 1, "spilled": True, "serving_region": "cloud-b", "tripped": ["cloud-b"]}
     made.finished(a_record(attempts=[{}, {}], finish_reason="length", error="requests_limit", **session))
     given = meter.added + meter.observed
     assert {name for name, _, _ in given} == set(BY_NAME) - ELSEWHERE
