@@ -38,8 +38,8 @@ from serve_app.edge.journal import RequestJournal
 from serve_app.edge.local_detector import LocalDetector
 from serve_app.edge.ray_cluster import HAPROXY_VARIABLE
 from serve_app.edge.region_limits import RegionLimits
+from serve_app.edge.region_sessions import RegionSessions
 from serve_app.edge.serve_metrics import ServeMeter, scrape
-from serve_app.edge.session_memory import SessionMemory
 from serve_app.edge.tracing import tracer, write_span
 from serve_app.ports import Detector, World
 from serve_app.request_path import RequestPath
@@ -74,13 +74,14 @@ class Router:
         )
         self._targets = KnownTargets(self._breakers, self._fleet.hurry)
         self._snapshot: Snapshot | None = None
-        spans = tracer()
-        self._journal = RequestJournal(ServeMeter(), lambda record: write_span(spans, record, time.time()))
+        spans, meter = tracer(), ServeMeter()
+        self._journal = RequestJournal(meter, lambda record: write_span(spans, record, time.time()))
         self._detector: Detector = HandleDetector(detector) if detector is not None else LocalDetector(self._now)
         self._generation = 0
         self._world: World | None = None
         self._keys = KeyIndex({})
         self._limits = RegionLimits(self._clock.now_s)
+        self._sessions = RegionSessions(self._clock.now_s, meter)
         self._deep: tuple[float, dict[str, Any]] | None = None
         self._deep_lock = asyncio.Lock()
         self._tasks: list[asyncio.Task[None]] = []
@@ -89,6 +90,7 @@ class Router:
         """Takes a new bundle whole, or refuses it and keeps the old one."""
         table = table_of(user_config)
         await self._limits.configure(user_config["region"])
+        await self._sessions.configure(user_config["region"])
         self._generation += 1
         self._keys = KeyIndex.of(table.tenants)
         self._world = World(table, self._seen_with(table))
@@ -140,7 +142,7 @@ class Router:
             detector=self._detector,
             admission=Admission(self._limits.now, self._clock, random.random),
             attempts=Attempts(self._agents, self._clock, RetryBudget(), random.random, self._targets),
-            sessions=SessionMemory(),
+            sessions=self._sessions.now,
             clock=self._clock,
             journal=self._journal,
         )

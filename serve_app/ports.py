@@ -11,7 +11,7 @@ from serve_app.core.breaker import Entry
 from serve_app.core.known_targets import Known
 from serve_app.core.language import LanguageGuess
 from serve_app.core.reports import Trip
-from serve_app.core.sessions import History, Store
+from serve_app.core.sessions import History, Store, Turn
 from serve_app.core.snapshots import Snapshot, Target
 from serve_app.core.table import Table
 from serve_app.outcomes import Outcome, Reason
@@ -170,11 +170,17 @@ class Targets(Protocol):
 
 
 class Sessions(Protocol):
-    """What is remembered of a session; forgetting is always allowed."""
+    """What is remembered of a session; forgetting is always allowed. Asking takes a bounded time and never fails."""
 
-    def language(self, session_id: str, now_s: float) -> str | None: ...
+    async def open(self, key: str, *, history: bool) -> Opened: ...
 
-    def remember_language(self, session_id: str, language: str, now_s: float) -> None: ...
+    async def keep_pick(self, opened: Opened, agent: str, region: str) -> Opened:
+        """Keeps where an agent answers a session; what another Router kept since ``opened`` was read stands."""
+        ...
+
+    def remember(self, opened: Opened, language: str | None, turn: Turn | None = None) -> None:
+        """Keeps what is new, some time after it has returned, and the session alive."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,32 +5,20 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
-from dataclasses import asdict, dataclass
-from typing import Any, Final
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 from serve_app.admission import Admission
 from serve_app.attempts import Attempts
 from serve_app.core import budget, pick, rules, tenants
-from serve_app.core.language import LanguageGuess
 from serve_app.core.table import Tenant
-from serve_app.decision import (
-    Decision,
-    agent_call,
-    answer_headers,
-    describe,
-    nobody,
-    note_serving,
-    origin_of,
-    session_key,
-    shorten,
-)
-from serve_app.openai_request import ParsedRequest, bad, parse_apart
+from serve_app.decision import Decision, agent_call, answer_headers, describe, nobody, note_serving, origin_of, shorten
+from serve_app.language import language_of
+from serve_app.openai_request import bad, parse_apart
 from serve_app.outcomes import GrixError
 from serve_app.ports import Clock, Detector, Journal, Kind, RequestRecord, Sessions, World
 from serve_app.relay import Started, error_event, error_json
-
-#: A detector that does not answer in this time costs the request its language, never its answer.
-DETECT_LIMIT_S: Final = 0.5
+from serve_app.sessions import RequestSession, open_session
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +39,7 @@ class RequestPath:
     detector: Detector
     admission: Admission
     attempts: Attempts
-    sessions: Sessions
+    sessions: Callable[[], Sessions]
     clock: Clock
     journal: Journal
 
@@ -80,29 +68,29 @@ class RequestPath:
         caller = tenants.identify(world.table, self.keys(), headers.get("authorization"), self.clock.today())
         tenant, record.tenant, record.key_id = caller.tenant, caller.tenant.name, caller.key_id
         parsed = await parse_apart(kind, raw, headers)
-        decision = await self.decide(world, tenant, parsed, record)
+        session = await open_session(self.sessions(), tenant, parsed, record)
+        decision = await self.decide(world, tenant, session, record)
         if not decision.choice.order:
             out = [c.target for c in decision.choice.candidates]
             own_s = self.attempts.targets.recover_s(out, self.clock.now_s())
             raise nobody(decision.choice, (own_s, world.snapshot.recover_s))
         ask = await self.admission.admit(world.table, tenant, parsed, decision, record)
+        decision = await self._keep(world, tenant, session, decision, record)
         limits = shorten(decision.route.agent.timeouts, headers)
         deadline_s = began_s + limits.total_s
-        call = agent_call(parsed, tenant, decision, record.request_id)
-        origin = origin_of(world.table, tenant, parsed, ask, record)
+        call = agent_call(session.with_history(decision.route.agent.max_model_len), tenant, decision, record.request_id)
+        origin = replace(origin_of(world.table, tenant, parsed, ask, record), carry=session.carry())
         started = await self.attempts.start(decision.choice.order, call, limits, deadline_s, record, origin)
         if note_serving(decision, started, record, began_s):
             self.attempts.targets.spilled(decision.route.agent.name, started.target.region)
-        if parsed.session_id and decision.guess.language != "und":
-            self.sessions.remember_language(
-                session_key(tenant, parsed.session_id), decision.guess.language, self.clock.now_s()
-            )
-        told = answer_headers(decision, started, record)
+        session.begun()
+        told = {**answer_headers(decision, started, record), **session.headers()}
         if parsed.stream:
-            return Answer(200, told, self._stream(started, deadline_s, record, began_s))
+            return Answer(200, told, self._stream(started, deadline_s, session, record, began_s))
         async with aclosing(self.attempts.relay(started, deadline_s, record)) as parts:
             body = b"".join([data async for data in parts])
         record.status = 200
+        session.ended(body)
         self._finish(record, began_s)
         return Answer(200, told, body)
 
@@ -114,32 +102,22 @@ class RequestPath:
         if name not in known and name != tenant.name:
             raise bad("x-grix-as-tenant", f"is not a tenant; known: {', '.join(sorted(known))}.")
         record = RequestRecord("explain", "chat", tenant=name, region=world.table.region.name)
-        decision = await self.decide(world, known.get(name, tenant), await parse_apart("chat", raw, headers), record)
+        asked = known.get(name, tenant)
+        session = await open_session(self.sessions(), asked, await parse_apart("chat", raw, headers), record)
+        decision = await self.decide(world, asked, session, record)
         matched = rules.explain_rules(world.table, decision.facts)
         return {**asdict(record), "rules": [{"rule": rule, "result": why} for rule, why in matched]}
 
-    async def decide(self, world: World, tenant: Tenant, parsed: ParsedRequest, record: RequestRecord) -> Decision:
+    async def decide(self, world: World, tenant: Tenant, session: RequestSession, record: RequestRecord) -> Decision:
         """Language, rule, template, targets and budget of a request, written into ``record``; runs nothing."""
-        table = world.table
+        table, parsed = world.table, session.with_history()
         record.model, record.stream, record.session_id = parsed.model, parsed.stream, parsed.session_id
-        guess = await self._language(parsed, world, tenant)
+        guess = await language_of(self.detector, session, table.languages.codes)
         language = guess.language
         messages = parsed.messages or [{"content": parsed.body.get("prompt", "")}]
         facts = rules.Facts(language, parsed.intent, budget.estimate_prompt_tokens(messages), tenant.name)
         route = rules.route(table, tenant, facts, parsed.model, parsed.route_hint)
-        wish = pick.Wish(
-            agent=route.agent,
-            tenant=tenant,
-            language=language,
-            prompt_tokens=0,
-            preferred_cloud=route.preferred_cloud,
-            pinned_release=route.pinned_release,
-            data_class=parsed.data_class,
-            region=table.region.name,
-            session=session_key(tenant, parsed.session_id) if parsed.session_id else None,
-        )
-        known = self.attempts.targets.known(world.snapshot, self.clock.now_s())
-        choice = pick.choose(world.snapshot, wish, table.scoring, blocked=known.blocked, in_flight=known.in_flight)
+        choice = self._choose(world, tenant, session, language, route)
         tokens = budget.decide(
             parsed.max_tokens,
             route.agent.max_tokens_default,
@@ -153,32 +131,47 @@ class RequestPath:
         describe(decision, record)
         return decision
 
-    async def _language(self, parsed: ParsedRequest, world: World, tenant: Tenant) -> LanguageGuess:
-        """From the caller's header, else the detector, which keeps a session's language where it is in doubt."""
-        known = world.table.languages.codes
-        if parsed.language is not None:
-            if parsed.language not in known:
-                raise bad("x-language", f"is not a language of this service; known: {', '.join(sorted(known))}.")
-            script = budget.SCRIPT_OF.get(parsed.language, "Zyyy")
-            return LanguageGuess(parsed.language, script, 1.0, "header", parsed.language)
-        session = None
-        if parsed.session_id:
-            session = self.sessions.language(session_key(tenant, parsed.session_id), self.clock.now_s())
-        try:
-            async with asyncio.timeout(DETECT_LIMIT_S):
-                return await self.detector.detect(parsed.last_text, session)
-        except (TimeoutError, GrixError):
-            return LanguageGuess(session or "und", "Zyyy", 0.0, "session" if session else "none")
+    def _choose(
+        self, world: World, tenant: Tenant, session: RequestSession, language: str, route: rules.Route
+    ) -> pick.Choice:
+        wish = pick.Wish(
+            agent=route.agent,
+            tenant=tenant,
+            language=language,
+            prompt_tokens=0,
+            preferred_cloud=route.preferred_cloud,
+            pinned_release=route.pinned_release,
+            data_class=session.parsed.data_class,
+            region=world.table.region.name,
+            session=session.key,
+            kept=session.kept(route.agent.name),
+        )
+        known = self.attempts.targets.known(world.snapshot, self.clock.now_s())
+        return pick.choose(world.snapshot, wish, world.table.scoring, blocked=known.blocked, in_flight=known.in_flight)
+
+    async def _keep(
+        self, world: World, tenant: Tenant, session: RequestSession, decision: Decision, record: RequestRecord
+    ) -> Decision:
+        """Keeps the session's target; where another Router was first, the choice is made again around that one's."""
+        first = decision.choice.order[0].region
+        if await session.keep(decision.route.agent.name, first) != first:
+            choice = self._choose(world, tenant, session, decision.guess.language, decision.route)
+            decision = replace(decision, choice=choice)
+            describe(decision, record)
+        return decision
 
     async def _stream(
-        self, started: Started, deadline_s: float, record: RequestRecord, began_s: float
+        self, started: Started, deadline_s: float, session: RequestSession, record: RequestRecord, began_s: float
     ) -> AsyncGenerator[bytes, None]:
         """Bytes to the client; after the first token an error ends the stream in-band, without ``[DONE]``."""
         record.status = 200
         try:
             async with aclosing(self.attempts.relay(started, deadline_s, record)) as parts:
                 async for data in parts:
-                    yield data
+                    try:
+                        yield data
+                    finally:  # who leaves at the end mark has had the answer
+                        session.hear(data)
         except GrixError as error:
             record.outcome, record.error = error.status.outcome, error.reason
             yield error_event(error)
@@ -186,6 +179,7 @@ class RequestPath:
             record.outcome = "client_left"
             raise
         finally:
+            session.ended()
             self._finish(record, began_s)
 
     def _refuse(self, error: GrixError, record: RequestRecord, began_s: float) -> Answer:

@@ -20,10 +20,10 @@ from serve_app.core.retry import RetryBudget
 from serve_app.core.snapshots import Snapshot, Target, local_snapshot
 from serve_app.core.tenants import KeyIndex, hash_key
 from serve_app.edge.limits import LocalLimits
-from serve_app.edge.session_memory import SessionMemory
+from serve_app.edge.local_sessions import LocalSessions
 from serve_app.openai_api import Api, Surface
 from serve_app.outcomes import GrixError
-from serve_app.ports import Accepted, AgentCall, Body, Failure, Frame, Head, RequestRecord, Tail, Usage, World
+from serve_app.ports import Accepted, AgentCall, Body, Failure, Frame, Head, RequestRecord, Sessions, Tail, Usage, World
 from serve_app.request_path import RequestPath
 
 Message = MutableMapping[str, Any]
@@ -176,10 +176,12 @@ class Stage:
     journal: FakeJournal = field(default_factory=FakeJournal)
     budget: RetryBudget = field(default_factory=RetryBudget)
     snapshot: Snapshot | None = None
+    sessions: Sessions | None = None
 
     def __post_init__(self) -> None:
         self.agents = FakeAgents(self.scripts)
         self.limits = LocalLimits(self.clock.now_s)
+        local = LocalSessions(self.clock.now_s)
         self.breakers = RouterBreakers()
         self.targets = KnownTargets(self.breakers, lambda: None)
         world = World(self.table, self.snapshot or local_snapshot(self.table, 1))
@@ -189,7 +191,7 @@ class Stage:
             detector=self.detector,
             admission=Admission(lambda: self.limits, self.clock, lambda: 0.0),
             attempts=Attempts(self.agents, self.clock, self.budget, lambda: 0.0, self.targets),
-            sessions=SessionMemory(),
+            sessions=lambda: self.sessions or local,
             clock=self.clock,
             journal=self.journal,
         )

@@ -21,7 +21,7 @@ from serve_app.edge import serve_config
 from serve_app.edge.clock import RealClock
 from serve_app.edge.language_id import LanguageId
 from serve_app.edge.limits import LocalLimits
-from serve_app.edge.session_memory import SessionMemory
+from serve_app.edge.local_sessions import LocalSessions
 from serve_app.outcomes import GrixError
 from serve_app.ports import AgentCall, Frame, RequestRecord, World
 from serve_app.request_path import RequestPath
@@ -75,14 +75,14 @@ def explain(config: Config, region_name: str, body: Mapping[str, Any], headers: 
     table = table_of(serve_config.router_config(config, region, engines, open_access=False))
     world = World(table, local_snapshot(table, 1))
     nobody, clock = _Nobody(), RealClock()
-    limits = LocalLimits(clock.now_s)
+    limits, sessions = LocalLimits(clock.now_s), LocalSessions(clock.now_s)
     path = RequestPath(
         world=lambda: world,
         keys=lambda: KeyIndex({}),
         detector=_Detector(config),
         admission=Admission(lambda: limits, clock, lambda: 0.0),
         attempts=Attempts(nobody, clock, RetryBudget(), lambda: 0.0, KnownTargets(RouterBreakers(), lambda: None)),
-        sessions=SessionMemory(),
+        sessions=lambda: sessions,
         clock=clock,
         journal=nobody,
     )

@@ -7,7 +7,7 @@ import logging
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from redis.asyncio import Redis
 from redis.exceptions import RedisError, ResponseError
@@ -135,7 +135,7 @@ class RedisCalls:
     async def _come_back(self) -> None:
         try:
             async with asyncio.timeout(BACKGROUND_LIMIT_S):
-                await self._client.execute_command("PING")
+                await cast(Any, self._client.ping())
         except Exception as error:  # a fault of ours too must not end the trying
             self._told(error)
             return

@@ -1,0 +1,230 @@
+"""Sessions on the request path: what is kept, moved, put in front of a new turn, and told when the store is away."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from serve_app.core.sessions import History, Turn
+from serve_app.core.snapshots import Load, Snapshot
+from serve_app.ports import Accepted, Body, Head, Opened, Tail, Usage
+from serve_app.request_path import Answer
+from tests.fake_sessions import FakeSessions
+from tests.fakes import BEARER, HELLO, OPERATOR, Stage, Step, failed, two_regions
+
+KEY = "acme/s1"
+SESSION = {**BEARER, "x-session-id": "s1"}
+HISTORY = {**SESSION, "x-grix-history": "server"}
+
+
+def whole(text: str) -> tuple[Step, ...]:
+    body = json.dumps({"choices": [{"index": 0, "message": {"role": "assistant", "content": text}}]}).encode()
+    return (Accepted("t", "r"), Head(max_tokens=64), Body(body), Tail("success", "stop", Usage(7, 3)))
+
+
+def event(text: str) -> Body:
+    return Body(b"data: " + json.dumps({"choices": [{"index": 0, "delta": {"content": text}}]}).encode() + b"\n\n")
+
+
+async def run(stage: Stage, headers: dict[str, str], text: str = "hello", **fields: Any) -> Answer:
+    body = {"messages": [{"role": "user", "content": text}], **fields}
+    return await stage.path.run("chat", json.dumps(body).encode(), headers, "r1")
+
+
+def regions(stage: Stage) -> list[str]:
+    return [target.region for target, _ in stage.agents.calls]
+
+
+def spoken(stage: Stage) -> list[tuple[str, str]]:
+    """Roles and texts of the last call, without the template's."""
+    messages = stage.agents.calls[-1][1].body["messages"]
+    return [(m["role"], m["content"]) for m in messages[1:]]
+
+
+def waiting(region: str, count: int) -> Snapshot:
+    made = two_regions()
+    busy = Load(queue_wait_p95_ms=10.0, waiting=count, running=4)
+    return replace(made, targets=tuple(replace(t, load=busy) if t.region == region else t for t in made.targets))
+
+
+async def test_a_request_without_a_session_touches_no_store() -> None:
+    store = FakeSessions()
+    stage = Stage(sessions=store)
+    answer = await run(stage, BEARER)
+    assert answer.status == 200 and "x-grix-session" not in answer.headers
+    assert (store.asked, store.picked, store.told) == ([], [], [])
+
+
+async def test_a_session_stays_where_it_was_answered_first() -> None:
+    store = FakeSessions({KEY: Opened(KEY, "ja", {"qwen-chat": "cloud-b"})})
+    stage = Stage(sessions=store, snapshot=two_regions())
+    answer = await run(stage, SESSION)
+    assert regions(stage) == ["cloud-b"]
+    assert answer.headers["x-grix-session"] == "kept"
+    assert store.picked == []
+    # The same id of another tenant is another session.
+    await run(stage, {**OPERATOR, "x-session-id": "s1"})
+    assert store.asked == [(KEY, False), ("ops/s1", False)]
+    assert [key for key, _, _ in store.picked] == ["ops/s1"]
+
+
+async def test_rte_06_every_turn_goes_where_the_first_of_any_router_went() -> None:
+    store = FakeSessions()
+    routers = [Stage(sessions=store, snapshot=two_regions()) for _ in range(2)]
+    for turn in range(10):
+        await run(routers[turn % 2], SESSION)
+    assert len({region for stage in routers for region in regions(stage)}) == 1
+    assert len(store.picked) == 1
+
+
+@pytest.mark.parametrize("first", ["cloud-a", "cloud-b"])
+async def test_a_router_that_comes_second_honours_the_first(first: str) -> None:
+    stage = Stage(sessions=FakeSessions(first=first), snapshot=two_regions())
+    await run(stage, SESSION)
+    assert regions(stage) == [first]
+    (record,) = stage.journal.records
+    assert record.session_moved_from is None and str(record.reason).startswith(first)
+
+
+async def test_rte_04b_a_region_that_left_is_no_error_and_is_forgotten() -> None:
+    store = FakeSessions({KEY: Opened(KEY, picks={"qwen-chat": "cloud-z"})})
+    stage = Stage(sessions=store)
+    assert (await run(stage, SESSION)).status == 200
+    assert store.known[KEY].picks == {"qwen-chat": "cloud-a"}
+    assert stage.journal.records[0].session_moved_from == "cloud-z"
+
+
+async def test_a_session_is_handed_over_when_more_than_five_wait() -> None:
+    for count, region, moved in ((5, "cloud-a", None), (6, "cloud-b", "cloud-a")):
+        store = FakeSessions({KEY: Opened(KEY, picks={"qwen-chat": "cloud-a"})})
+        stage = Stage(sessions=store, snapshot=waiting("cloud-a", count))
+        await run(stage, SESSION)
+        assert regions(stage) == [region]
+        assert store.known[KEY].picks == {"qwen-chat": region}
+        assert stage.journal.records[0].session_moved_from == moved
+
+
+async def test_server_side_history_lets_a_client_send_the_new_turn_alone() -> None:
+    store = FakeSessions()
+    stage = Stage(scripts=[whole("Hello, Ann."), whole("You are Ann.")], sessions=store)
+    first = await run(stage, HISTORY, "I am Ann.")
+    assert first.headers["x-grix-history"] == "0"
+    assert spoken(stage) == [("user", "I am Ann.")]
+    second = await run(stage, HISTORY, "Who am I?")
+    assert second.headers["x-grix-history"] == "1"
+    assert spoken(stage) == [("user", "I am Ann."), ("assistant", "Hello, Ann."), ("user", "Who am I?")]
+    assert stage.journal.records[1].history_turns == 1
+    # The template speaks first, and once.
+    assert stage.agents.calls[1][1].body["messages"][0] == {"role": "system", "content": "Be kind."}
+    # Who does not ask for it gets none, and adds none.
+    await run(stage, SESSION, "alone")
+    assert spoken(stage) == [("user", "alone")]
+    assert store.known[KEY].history.count == 2
+
+
+async def test_history_counts_as_part_of_the_prompt() -> None:
+    talk = History(1, "", (Turn("x" * 1500, "y" * 100),))
+    stage = Stage(sessions=FakeSessions({KEY: Opened(KEY, history=talk)}), scripts=[whole("ok")])
+    await run(stage, HISTORY)
+    (record,) = stage.journal.records
+    assert (record.rule, record.agent) == ("long-doc", "qwen-doc")
+    # It is more than half of this agent's context of 1000 tokens: the summary alone goes in front.
+    assert record.history_turns == 0
+    assert spoken(stage) == [("user", "hello")]
+    assert stage.agents.calls[0][1].body["messages"][0]["content"].startswith("Be kind.\n\nEarlier in this")
+
+
+async def consumed(answer: Answer, most: int | None = None) -> list[bytes]:
+    """Reads a stream to its end, or leaves after ``most`` parts."""
+    assert isinstance(answer.body, AsyncGenerator)
+    got: list[bytes] = []
+    async for data in answer.body:
+        got.append(data)
+        if len(got) == most:
+            break
+    await answer.body.aclose()
+    return got
+
+
+DONE = Body(b"data: [DONE]\n\n")
+END = Tail("success", "stop", Usage(7, 3))
+
+
+async def test_a_streamed_answer_is_remembered_once_it_is_whole() -> None:
+    store = FakeSessions()
+    script = (Accepted("t", "r"), Head(max_tokens=64), event("Hel"), event("lo"), DONE, END)
+    stage = Stage(scripts=[script], sessions=store)
+    await consumed(await run(stage, HISTORY, "hi", stream=True))
+    assert store.known[KEY].history.turns == (Turn("hi", "Hello"),)
+
+
+async def test_who_leaves_at_the_end_mark_has_had_the_answer() -> None:
+    store = FakeSessions()
+    script = (Accepted("t", "r"), Head(max_tokens=64), event("Hello"), DONE, "hang")
+    stage = Stage(scripts=[script], sessions=store)
+    await consumed(await run(stage, HISTORY, "hi", stream=True), most=2)
+    assert store.known[KEY].history.turns == (Turn("hi", "Hello"),)
+
+
+async def test_str_15_what_was_stopped_never_enters_the_next_turn() -> None:
+    store = FakeSessions()
+    script = (Accepted("t", "r"), Head(max_tokens=64), event("half"), event("more"), DONE, END)
+    stage = Stage(scripts=[script, whole("fine")], sessions=store)
+    await consumed(await run(stage, HISTORY, "A", stream=True), most=1)
+    answer = await run(stage, HISTORY, "B")
+    assert answer.status == 200
+    assert spoken(stage) == [("user", "B")]
+    assert store.known[KEY].history.turns == (Turn("B", "fine"),)
+
+
+async def test_a_stream_that_breaks_is_no_turn() -> None:
+    store = FakeSessions()
+    script = (Accepted("t", "r"), Head(max_tokens=64), event("half"), failed("replica_lost"))
+    stage = Stage(scripts=[script], sessions=store)
+    await consumed(await run(stage, HISTORY, "A", stream=True))
+    assert all(turn is None for _, _, turn in store.told)
+
+
+@pytest.mark.parametrize("store", ["off", "degraded"])
+async def test_a_store_that_is_away_costs_no_answer_and_is_told(store: Any) -> None:
+    stage = Stage(scripts=[whole("fine")], sessions=FakeSessions(store=store))
+    answer = await run(stage, HISTORY)
+    assert (answer.status, answer.headers["x-grix-session"], answer.headers["x-grix-history"]) == (200, store, "0")
+    assert stage.journal.records[0].session_store == store
+
+
+async def test_history_without_a_session_is_refused_by_its_field() -> None:
+    stage = Stage(sessions=FakeSessions())
+    answer = await run(stage, {**BEARER, "x-grix-history": "server"})
+    assert isinstance(answer.body, bytes)
+    assert (answer.status, json.loads(answer.body)["error"]["param"]) == (400, "metadata.session_id")
+    assert stage.agents.calls == []
+
+
+async def test_what_a_limit_refuses_is_kept_nowhere() -> None:
+    store = FakeSessions()
+    stage = Stage(sessions=store)
+    tenant = stage.table.tenants[0]
+    limited = replace(tenant, limits=replace(tenant.limits, concurrent=1))
+    table = replace(stage.table, tenants=(limited,))
+    stage = Stage(table=table, scripts=[(Accepted("t", "r"), "hang")], sessions=store)
+    hangs = asyncio.create_task(run(stage, BEARER))
+    while not stage.agents.calls:
+        await asyncio.sleep(0)
+    assert (await run(stage, SESSION)).status == 429
+    assert (store.picked, store.told) == ([], [])
+    hangs.cancel()
+    await asyncio.gather(hangs, return_exceptions=True)
+
+
+async def test_explain_reads_a_session_and_changes_nothing() -> None:
+    store = FakeSessions({KEY: Opened(KEY, "ja", {"qwen-chat": "cloud-b"})})
+    stage = Stage(sessions=store, snapshot=two_regions())
+    told = await stage.path.explain(json.dumps(HELLO).encode(), SESSION, stage.table.tenants[0])
+    assert told["reason"].startswith("cloud-b") and told["session_store"] == "kept"
+    assert (store.picked, store.told) == ([], [])
