@@ -8,7 +8,7 @@ import logging
 import zlib
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Final
 
 from serve_app.core.fleet import Fleet
@@ -173,7 +173,8 @@ class Hub:
             plan = self._plan
             assert plan is not None
             first = link.told is None
-            await self._write(link, plan, self._message(plan, None), write)
+            message = self._whole(plan, link.told)
+            await self._write(link, plan, message, write)
             # Regions that dialled together shall not all be told everything at once again.
             spread = zlib.crc32(link.region.encode()) % 1000 / 1000 if first else 1.0
             link.full_at_s = self.now_s() + FULL_EVERY_S * spread
@@ -185,9 +186,15 @@ class Hub:
         await write(message)  # type: ignore[misc]
 
     def _message(self, plan: Plan, told: Plan | None) -> bytes:
-        """Made once for all links that were told the same."""
+        """What brings who was ``told`` to ``plan``. Made once for all links that were told the same."""
         key = None if told is None else told.order
         found = self._messages.get(key)
         if found is None:
             found = self._messages[key] = plan_message(plan, told).SerializeToString()
         return found
+
+    def _whole(self, plan: Plan, told: Plan | None) -> bytes:
+        """Every region of the plan; documents and releases, which are half of it, only to who has others."""
+        if told is None or (told.documents, told.expected) != (plan.documents, plan.expected):
+            return self._message(plan, None)
+        return self._message(plan, replace(plan, regions=(), generation=-1))

@@ -107,7 +107,7 @@ def up_of(message: pb.RegionUp) -> Up:
         state=state_of(message.state) if message.HasField("state") else None,
         nodes=tuple(map(_node_of, message.nodes)) if message.has_nodes else None,
         peers=tuple(
-            PeerView(p.region, number(p, "silent_s"), number(p, "network_ms"), fault=p.fault) for p in message.peers
+            [PeerView(p.region, number(p, "silent_s"), number(p, "network_ms"), None, p.fault) for p in message.peers]
         ),
         seen=(message.seen_epoch, message.seen_generation),
     )
