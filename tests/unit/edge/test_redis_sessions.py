@@ -14,7 +14,7 @@ import pytest
 from redis.exceptions import OutOfMemoryError
 
 from serve_app.core.sessions import MAX_TURNS, History, Turn, add_turn, carry, pack
-from serve_app.edge import redis_calls, redis_sessions, valkey
+from serve_app.edge import redis_calls, redis_sessions, shared_limits, valkey
 from serve_app.edge.local_sessions import LocalSessions
 from serve_app.edge.redis_sessions import RedisSessions
 from serve_app.edge.region_sessions import RegionSessions
@@ -30,7 +30,7 @@ _REGIONS = itertools.count()
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine that is busy with other things proves nothing about Redis."""
-    for module in (redis_calls, redis_sessions):
+    for module in (redis_calls, redis_sessions, shared_limits):
         for name in {"CALL_LIMIT_S", "BACKGROUND_LIMIT_S"} & vars(module).keys():
             monkeypatch.setattr(module, name, 10.0)
     monkeypatch.setattr(redis_calls, "TRY_AGAIN_S", 0.02)
@@ -286,6 +286,7 @@ async def test_a_redis_that_hangs_costs_one_call_its_limit_and_the_next_nothing(
     store: Store, region: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(redis_calls, "CALL_LIMIT_S", 0.2)
+    monkeypatch.setattr(shared_limits, "BACKGROUND_LIMIT_S", 0.2)
     monkeypatch.setattr(redis_calls, "BACKGROUND_LIMIT_S", 0.2)
     failures = Failures()
     async with router(store, region, failures) as sessions:
