@@ -21,6 +21,7 @@ from starlette.types import Receive, Scope, Send
 
 from serve_app.asgi import headers_of, read_body, respond, send_error
 from serve_app.core import rules, tenants
+from serve_app.core.router_view import is_drained
 from serve_app.core.snapshots import Snapshot
 from serve_app.core.table import Tenant
 from serve_app.openai_request import bad
@@ -169,11 +170,13 @@ def _routes(surface: Surface) -> list[Route]:
         raise GrixError("model_not_found", f"Known models: {', '.join(names)}.", param="model")
 
     async def healthz(request: Request) -> Response:
+        world = surface.path.world()
+        drained = is_drained(world.snapshot, world.table.region.name)
         if request.query_params.get("deep") not in ("1", "true"):
-            return JSONResponse({"status": "ok"})
+            return JSONResponse({"status": "drained" if drained else "ok"}, 503 if drained else 200)
         _may_see_health(surface, request)
         report = await surface.deep_health()
-        return JSONResponse(report, 200 if report["local"] else 503)
+        return JSONResponse(report, 200 if report["local"] and not drained else 503)
 
     async def metrics(request: Request) -> Response:
         if not _is_loopback(surface, request):

@@ -18,6 +18,7 @@ Every call leaves lines in a file of the stub's folder, so that a test can see w
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import time
@@ -29,6 +30,9 @@ from ray import serve
 
 from deployments.engine_watch import LOOK_S
 from deployments.guard import Guard
+from deployments.region_handle import RegionAway, RegionHandle
+from serve_app.core.reports import ReplicaReport
+from serve_app.core.snapshots import Load
 from serve_app.ports import Accepted, AgentCall, Body, Failure, Frame, Head, Packet, Tail, Usage
 
 USAGE = Usage(5, 2)
@@ -80,6 +84,18 @@ class StubAgent:
         guard = Guard()
         await asyncio.to_thread(guard.settle)
         self._beats = asyncio.create_task(beat(guard))
+        self._pushes = asyncio.create_task(self._push_on())
+
+    async def _push_on(self) -> None:
+        """Reports as QwenAgent does; the file ``no-tokens`` in the folder is an engine that gives none."""
+        context, region = serve.get_replica_context(), RegionHandle(1.0)
+        while True:
+            proven = not (self._folder / "no-tokens").exists()
+            load = Load(oldest_wait_ms=0.0, waiting=0, running=self._running)
+            report = ReplicaReport(context.app_name, context.replica_id.unique_id, "stub", proven, load)
+            with contextlib.suppress(RegionAway):
+                await region.ask("push_replica", report, limit_s=1.0)
+            await asyncio.sleep(1.0)
 
     def reconfigure(self, user_config: dict[str, Any]) -> None:
         """Takes any settings."""

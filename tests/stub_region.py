@@ -14,12 +14,13 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from cluster_configs.load import load_paths
-from serve_app.edge import ports_free, ray_cluster
+from serve_app.edge import pki, ports_free, ray_cluster
 from serve_app.edge.serve_config import render
 from serve_app.edge.serve_rest import BROKEN, ServeRest, ServeRestError
 
@@ -163,6 +164,25 @@ class StubRegion:
         finally:
             connection.close()
 
+    def fleet(self) -> dict[str, Any]:
+        """The snapshot that the Router decides from."""
+        connection = http.client.HTTPConnection(urlsplit(self.url).netloc, timeout=30)
+        try:
+            connection.request("GET", "/grix/fleet", headers={"authorization": f"Bearer {self.key}"})
+            return dict(json.loads(connection.getresponse().read())["snapshot"])
+        finally:
+            connection.close()
+
+    def healthz(self, query: str = "") -> tuple[int, dict[str, Any]]:
+        """Status and body of the health check."""
+        connection = http.client.HTTPConnection(urlsplit(self.url).netloc, timeout=30)
+        try:
+            connection.request("GET", f"/healthz{query}")
+            answer = connection.getresponse()
+            return answer.status, dict(json.loads(answer.read()))
+        finally:
+            connection.close()
+
     def room(self, agent: str) -> tuple[int, int]:
         """How many calls one replica of an agent runs, and how many may wait for it."""
         apps = self.rest.details()["applications"]
@@ -173,27 +193,37 @@ class StubRegion:
     def pids(self) -> set[int]:
         """Processes of the running stub replicas."""
         apps = self.rest.details()["applications"]
-        rows = [r for n, a in apps.items() if n != "grix" for r in a["deployments"]["QwenAgent"]["replicas"]]
+        rows = [r for n, a in apps.items() if "--" in n for r in a["deployments"]["QwenAgent"]["replicas"]]
         return {r["pid"] for r in rows if r["state"] == "RUNNING"}
 
 
-def stub_config(key: str, folder: Path, port: int, http: str | None) -> dict[str, Any]:
-    """The region's Serve config with stubs in place of engines."""
+def stub_config(key: str, folder: Path, port: int, http: str | None, federation_port: int | None) -> dict[str, Any]:
+    """The region's Serve config with stubs in place of engines; with a coordinator (that is away) if it has a port."""
     documents = folder / "region.yaml"
     text = DOCUMENTS.replace("KEY", hashlib.sha256(key.encode()).hexdigest())
-    documents.write_text(text if http is None else text.replace("role: primary", f"role: primary, http: {http}"))
+    if http is not None:
+        text = text.replace("role: primary", f"role: primary, http: {http}")
+    if federation_port is not None:
+        pki.init(folder / "pki", "stubs", ["cloud-a"], datetime.now(UTC))
+        more = f'spec:\n  coordinator: {{address: "127.0.0.1:1"}}\n  pki: {{folder: {folder / "pki"}}}\n'
+        text = text.replace("spec:\n", more, 1)
+        text = text.replace("role: primary", f'role: primary, gateway: "127.0.0.1:{federation_port}"')
+    documents.write_text(text)
     config = render(load_paths([documents], {}), "cloud-a", http_host="127.0.0.1", http_port=port)
-    for app in config["applications"][1:]:
-        app["import_path"] = "tests.stub_agent:build"
-        app["args"] = {"folder": str(folder)}
-        (deployment,) = app["deployments"]
-        deployment["ray_actor_options"] = {"num_cpus": 0.1}
-        deployment["graceful_shutdown_timeout_s"] = 1.0
+    for app in config["applications"]:
+        if "--" in app["name"]:
+            app["import_path"] = "tests.stub_agent:build"
+            app["args"] = {"folder": str(folder)}
+            (deployment,) = app["deployments"]
+            deployment["ray_actor_options"] = {"num_cpus": 0.1}
+            deployment["graceful_shutdown_timeout_s"] = 1.0
     return config
 
 
 @contextmanager
-def running_stub_region(http: str | None = None, haproxy_total_s: float | None = None) -> Iterator[StubRegion]:
+def running_stub_region(
+    http: str | None = None, haproxy_total_s: float | None = None, *, federated: bool = False
+) -> Iterator[StubRegion]:
     """Starts the region, and ends exactly what it started. ``http`` is the region's block of that name, as YAML."""
     with tempfile.TemporaryDirectory(prefix="grix-stub-") as name:
         folder, token, key = Path(name), secrets.token_hex(32), "grix-stub-" + secrets.token_hex(8)
@@ -207,7 +237,8 @@ def running_stub_region(http: str | None = None, haproxy_total_s: float | None =
         started = ray_cluster.Running(process.pid, ray_cluster.started_unix_s(process.pid), cluster.temp_dir)
         try:
             rest = ServeRest(cluster.dashboard, token)
-            _deploy(rest, stub_config(key, folder, cluster.spare_port, http))
+            federation_port = cluster.federation_port if federated else None
+            _deploy(rest, stub_config(key, folder, cluster.spare_port, http, federation_port))
             scheme = "https" if http is not None and "tls" in http else "http"
             yield StubRegion(f"{scheme}://127.0.0.1:{cluster.spare_port}", key, folder, rest, cluster.temp_dir)
         finally:
@@ -217,6 +248,7 @@ def running_stub_region(http: str | None = None, haproxy_total_s: float | None =
 def _deploy(rest: ServeRest, config: dict[str, Any]) -> None:
     deadline_s = time.monotonic() + READY_LIMIT_S
     put = False
+    said: list[str] = []
     while time.monotonic() < deadline_s:
         try:
             if not put:
@@ -224,10 +256,11 @@ def _deploy(rest: ServeRest, config: dict[str, Any]) -> None:
                 rest.put_config(config)
                 put = True
             apps = rest.status()
+            said = [f"{a.name} {a.status} {a.told}" for a in apps]
             assert not [a for a in apps if a.status in BROKEN], [a.told for a in apps]
             if apps and all(a.status == "RUNNING" for a in apps):
                 return
         except ServeRestError:
             pass
         time.sleep(0.3)
-    raise AssertionError(f"the stub region is not ready after {READY_LIMIT_S} s")
+    raise AssertionError(f"the stub region is not ready after {READY_LIMIT_S} s: {said}")

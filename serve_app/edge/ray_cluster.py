@@ -29,6 +29,8 @@ from serve_app.edge.health_key import hidden
 
 #: In the environment of every process of a cluster: its temporary folder.
 MARK: Final = "GRIX_CLUSTER"
+#: In the same environment: where the cluster's dashboard is, for the one part that writes its Serve config.
+DASHBOARD_VARIABLE: Final = "GRIX_DASHBOARD"
 SERVICE_PORTS: Final = 16
 #: Of Routers behind HAProxy: each one that ended keeps its port out of use for a while.
 INGRESS_PORTS: Final = 32
@@ -192,6 +194,7 @@ def environment(cluster: Cluster, base: Mapping[str, str]) -> dict[str, str]:
     ingress = {} if cluster.haproxy_total_s is None else _haproxy(cluster, cluster.haproxy_total_s)
     return kept | IN_PROCESS | ingress | {
         MARK: str(cluster.temp_dir),
+        DASHBOARD_VARIABLE: cluster.dashboard,
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN_PATH": str(cluster.token_file),
         "RAY_ADDRESS": cluster.gcs,

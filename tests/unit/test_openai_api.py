@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from serve_app.core.snapshots import RegionView, local_snapshot
 from serve_app.core.table import Tenant, TenantKey
 from serve_app.core.tenants import hash_key
 from serve_app.openai_request import MAX_BODY_BYTES
@@ -145,6 +147,14 @@ async def test_the_deep_check_is_for_loopback_operators_and_the_health_key(
     assert answer.status_code == status
     if status == 403:
         assert told(answer)["code"] == "not_allowed"
+
+
+@pytest.mark.parametrize(("query", "body"), [("", {"status": "drained"}), ("?deep=1", {"local": True})])
+async def test_a_drained_region_says_so_for_dns(query: str, body: dict[str, object]) -> None:
+    here = RegionView("cloud-a", "cloud-a", "healthy", "", True, drained=True)
+    site = Site(Stage(snapshot=replace(local_snapshot(a_table(), 1), regions=(here,))))
+    answer = await site.ask("GET", f"/healthz{query}", peer="127.0.0.1")
+    assert (answer.status_code, answer.json()) == (503, body)
 
 
 async def test_without_a_health_key_an_empty_bearer_opens_nothing() -> None:
