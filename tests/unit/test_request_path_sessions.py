@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from serve_app.core.sessions import History, Turn
+from serve_app.core.sessions import Carry, History, Turn, unpack
 from serve_app.core.snapshots import Load, Snapshot
 from serve_app.ports import Accepted, Body, Head, Opened, Tail, Usage
 from serve_app.request_path import Answer
@@ -107,6 +107,18 @@ async def test_a_session_is_handed_over_when_more_than_five_wait() -> None:
         assert regions(stage) == [region]
         assert store.known[KEY].picks == {"qwen-chat": region}
         assert stage.journal.records[0].session_moved_from == moved
+
+
+async def test_a_session_that_is_answered_elsewhere_takes_its_last_turns_along() -> None:
+    talk = History(3, "User: q1 | Assistant: a1", (Turn("q2", "a2"), Turn("q3", "a3")))
+    store = FakeSessions({KEY: Opened(KEY, "ja", {"qwen-chat": "cloud-b"}, talk)})
+    stage = Stage(scripts=[whole("ok")], sessions=store, snapshot=two_regions())
+    await run(stage, HISTORY)
+    origin = stage.agents.calls[0][1].origin
+    assert origin is not None and origin.session == "s1"
+    assert unpack(origin.carry) == Carry("en", talk)
+    await run(stage, {**BEARER, "x-session-id": "s2"})
+    assert (regions(stage), stage.agents.calls[1][1].origin) == (["cloud-b", "cloud-a"], None)
 
 
 async def test_server_side_history_lets_a_client_send_the_new_turn_alone() -> None:
