@@ -209,16 +209,17 @@ def choose(
     late = _late(usable, ranks, marks) if wish.session is not None else None
     order = _order(usable, ranks, scores, marks, waits_ms, late)
     rows: list[Row] = list(zip(usable, repeat(None), ranks, scores, parts, marks, strict=False))
-    out.sort(key=_by_name)
+    if out:
+        out.sort(key=_by_name)
     dropped: list[Row] = [(t, why, _tier(t, cloud, loved), None, (), "") for t, why in out]
-    # Targets that stable facts speak for, whatever their load and health are now.
-    fit = [*zip(ranks, usable, strict=True), *((r[2], r[0]) for r in dropped if _unfit(r[0], wish) is None)]
-    best = min([rank for rank, _ in fit], default=None)
+    # Of those that are out only for now stable facts speak too, whatever their load and health are.
+    fit = [r for r in dropped if _unfit(r[0], wish) is None]
+    best = min([*ranks, *[r[2] for r in fit]], default=None)
     return Choice(
         order=tuple([usable[i] for i in order]),
         reason=_reason(Candidate(*rows[order[0]])) if order else _no_reason(out),
         rows=(*[rows[i] for i in order], *dropped),
-        preferred=frozenset([t.region for rank, t in fit if rank == best]),
+        preferred=frozenset([r[0].region for r in (*rows, *fit) if r[2] == best]),
         refused=None if order else _refused(out, wish),
     )
 

@@ -413,7 +413,7 @@ async def test_rte_24_back_pressure_is_a_rejection_and_no_failure() -> None:
     assert [a["target"][:7] for a in record.attempts] == ["cloud-a", "cloud-b"]
 
 
-async def test_back_pressure_is_told_and_not_repeated() -> None:
+async def test_rte_25_a_full_queue_is_told_with_an_envelope_and_not_repeated() -> None:
     stage = Stage(scripts=[(failed("overloaded"),)])
     answer = await run(stage)
     assert (answer.status, error(answer)["code"], answer.headers["retry-after"]) == (503, "overloaded", "1")

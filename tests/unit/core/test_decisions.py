@@ -119,7 +119,7 @@ def test_a_busy_tier_is_passed_and_a_busy_fleet_uses_the_least_loaded() -> None:
     assert order(busy, worse) == ["a", "b"]
 
 
-def test_no_data_is_neither_idle_nor_busy() -> None:
+def test_rte_11_no_data_is_neither_idle_nor_busy() -> None:
     unknown, idle = target("b", load=Load()), target("c", load=Load(0.0, waiting=0, running=0))
     loaded = target("d", load=Load(240.0, waiting=4, running=4))
     assert order(unknown, idle, loaded) == ["c", "b", "d"]
