@@ -32,11 +32,6 @@ class Decision:
     budget: budget.TokenBudget
 
 
-def session_key(tenant: Tenant, session_id: str) -> str:
-    """A session belongs to its tenant: the same id from two tenants is two sessions."""
-    return f"{tenant.name}/{session_id}"
-
-
 def shorten(limits: Timeouts, headers: Mapping[str, str]) -> Timeouts:
     """The policy's limits, shortened (never lengthened) by ``x-grix-{queue,first-byte,total}-timeout``."""
     for field in ("queue", "first_byte", "total"):

@@ -68,7 +68,7 @@ class RequestPath:
         caller = tenants.identify(world.table, self.keys(), headers.get("authorization"), self.clock.today())
         tenant, record.tenant, record.key_id = caller.tenant, caller.tenant.name, caller.key_id
         parsed = await parse_apart(kind, raw, headers)
-        session = await open_session(self.sessions(), tenant, parsed, record)
+        session = await open_session(self.sessions(), world.table.region, tenant, parsed, record)
         decision = await self.decide(world, tenant, session, record)
         if not decision.choice.order:
             out = [c.target for c in decision.choice.candidates]
@@ -103,7 +103,8 @@ class RequestPath:
             raise bad("x-grix-as-tenant", f"is not a tenant; known: {', '.join(sorted(known))}.")
         record = RequestRecord("explain", "chat", tenant=name, region=world.table.region.name)
         asked = known.get(name, tenant)
-        session = await open_session(self.sessions(), asked, await parse_apart("chat", raw, headers), record)
+        parsed = await parse_apart("chat", raw, headers)
+        session = await open_session(self.sessions(), world.table.region, asked, parsed, record)
         decision = await self.decide(world, asked, session, record)
         matched = rules.explain_rules(world.table, decision.facts)
         return {**asdict(record), "rules": [{"rule": rule, "result": why} for rule, why in matched]}

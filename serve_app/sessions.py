@@ -8,8 +8,8 @@ from typing import Final
 
 from serve_app.core import sessions as core
 from serve_app.core.answers import Listener, text_of_whole
-from serve_app.core.table import Tenant
-from serve_app.decision import session_key
+from serve_app.core.table import Region, Tenant
+from serve_app.core.tenants import check_residency
 from serve_app.openai_request import ParsedRequest
 from serve_app.ports import Opened, RequestRecord, Sessions
 
@@ -25,6 +25,8 @@ class RequestSession:
     record: RequestRecord
     store: Sessions
     opened: Opened | None = None
+    #: Turns are asked for, and this region may keep them.
+    history: bool = False
     _listener: Listener = field(default_factory=Listener)
 
     @property
@@ -45,7 +47,7 @@ class RequestSession:
         Args:
             context_tokens: of the agent that was chosen; all that is kept, as long as there is none.
         """
-        if self.opened is None or not self.parsed.history:
+        if self.opened is None or not self.history:
             return self.parsed
         most = 10**9 if context_tokens is None else int(context_tokens * HISTORY_RATIO)
         messages, turns = core.with_history(self.opened.history, self.parsed.messages, most)
@@ -78,20 +80,23 @@ class RequestSession:
             self.store.remember(self.opened, language if language != "und" else None)
 
     def headers(self) -> Mapping[str, str]:
-        """Whether the region's store took part, and how many earlier turns went before the new one."""
+        """Whether the region's store took part, and how many earlier turns went before the new one, if any could."""
         if self.opened is None:
             return {}
-        told = {"x-grix-session": self.opened.store}
-        return {**told, "x-grix-history": str(self.record.history_turns)} if self.parsed.history else told
+        told: dict[str, str] = {"x-grix-session": self.opened.store}
+        if self.parsed.history:
+            is_off = not self.history or self.opened.store == "off"
+            told["x-grix-history"] = "off" if is_off else str(self.record.history_turns)
+        return told
 
     def hear(self, data: bytes) -> None:
         """Bytes of a stream that have gone to the client."""
-        if self.opened is not None and self.parsed.history:
+        if self.history:
             self._listener.hear(data)
 
     def ended(self, whole: bytes | None = None) -> None:
         """The answer has ended; ``whole`` when it was no stream. Half an answer, or none, is no turn."""
-        if self.opened is None or not self.parsed.history:
+        if self.opened is None or not self.history:
             return
         heard = self._listener.text if self._listener.done else ""
         answer = heard if whole is None else text_of_whole(whole)
@@ -99,10 +104,17 @@ class RequestSession:
             self.store.remember(self.opened, None, core.Turn(self.parsed.last_text, answer))
 
 
-async def open_session(store: Sessions, tenant: Tenant, parsed: ParsedRequest, record: RequestRecord) -> RequestSession:
-    """Asks the store what it knows of a request's session; a request without one asks nobody."""
+async def open_session(
+    store: Sessions, region: Region, tenant: Tenant, parsed: ParsedRequest, record: RequestRecord
+) -> RequestSession:
+    """Asks the store what it knows of a request's session; a request without one asks nobody.
+
+    Turns of a request whose data may not be in this region are neither read nor kept.
+    """
     session = RequestSession(parsed, record, store)
     if parsed.session_id is not None:
-        session.opened = await store.open(session_key(tenant, parsed.session_id), history=parsed.history)
+        session.history = parsed.history and check_residency(tenant, region.residency, parsed.data_class)
+        key = core.session_key(tenant.name, parsed.data_class, parsed.session_id)
+        session.opened = await store.open(key, history=session.history)
         record.session_store = session.opened.store
     return session

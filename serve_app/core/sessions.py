@@ -69,6 +69,14 @@ class Carry:
     history: History
 
 
+def session_key(tenant: str, data_class: str | None, session_id: str) -> str:
+    """Under which name a session is kept. The same id from two tenants is two sessions.
+
+    So it is with two classes of data: what may be in one zone only never stands in a request that may go to others.
+    """
+    return f"{tenant}/{data_class or ''}/{session_id}"
+
+
 def _kept_text(text: str) -> str:
     return shorten(clean_text(text).translate(_NO_CONTROLS), TEXT_BYTES)
 

@@ -8,15 +8,16 @@ from typing import Any
 import pytest
 
 from serve_app.core.sessions import History, Turn, unpack
-from serve_app.core.table import Tenant
+from serve_app.core.table import Region, Tenant
 from serve_app.openai_request import ParsedRequest, parse_request
 from serve_app.ports import Opened, RequestRecord
 from serve_app.sessions import RequestSession, open_session
 from tests.fake_sessions import FakeSessions
 
-ACME = Tenant("acme", (), frozenset({"any"}))
+ACME = Tenant("acme", (), frozenset({"eu", "sg"}))
+SG = Region("cloud-a", "cloud-a", frozenset({"sg"}))
 TALK = History(3, "User: hi | Assistant: hello", (Turn("q1", "a1"), Turn("q2", "a2")))
-KEY = "acme/s1"
+KEY = "acme//s1"
 
 
 def request(history: bool = False, **metadata: Any) -> ParsedRequest:
@@ -26,7 +27,7 @@ def request(history: bool = False, **metadata: Any) -> ParsedRequest:
 
 
 async def opened(store: FakeSessions, parsed: ParsedRequest) -> RequestSession:
-    return await open_session(store, ACME, parsed, RequestRecord("r1", language="ja"))
+    return await open_session(store, SG, ACME, parsed, RequestRecord("r1", language="ja"))
 
 
 async def test_a_request_without_a_session_asks_nobody() -> None:
@@ -68,6 +69,20 @@ async def test_half_of_the_agents_context_is_for_what_was_said(context_tokens: i
     assert session.headers()["x-grix-history"] == str(turns)
 
 
+async def test_classes_of_data_are_kept_apart_and_only_where_they_may_be() -> None:
+    """What may be in the EU only is neither kept in this region nor told to an engine with what may be anywhere."""
+    store = FakeSessions({KEY: Opened(KEY, history=TALK)})
+    here = await opened(store, request(history=True, data_class="sg"))
+    there = await opened(store, request(history=True, data_class="eu"))
+    assert store.asked == [("acme/sg/s1", True), ("acme/eu/s1", False)]
+    for session in (here, there):
+        assert session.with_history().messages == session.parsed.messages
+        session.ended(json.dumps({"choices": [{"index": 0, "message": {"content": "fine"}}]}).encode())
+    assert [key for key, _, _ in store.told] == ["acme/sg/s1"]
+    assert here.headers() == {"x-grix-session": "kept", "x-grix-history": "0"}
+    assert there.headers() == {"x-grix-session": "kept", "x-grix-history": "off"}
+
+
 async def test_a_first_pick_is_kept_once() -> None:
     store = FakeSessions()
     session = await opened(store, request())
@@ -97,7 +112,7 @@ async def test_a_store_that_fails_is_told_and_changes_no_choice(store: Any) -> N
     assert await session.keep("a", "x") == "x"
     assert session.record.session_store == store
     session.with_history()
-    assert session.headers() == {"x-grix-session": store, "x-grix-history": "0"}
+    assert session.headers() == {"x-grix-session": store, "x-grix-history": "off" if store == "off" else "0"}
 
 
 async def test_the_language_of_the_answer_is_remembered_but_not_a_doubt() -> None:
