@@ -33,12 +33,6 @@ TOLD_EVERY_S: Final = 3600.0
 REFUSED_AGAIN_S: Final = 30.0
 _BUSY_PAUSE_S: Final = 0.2
 _READS: Final = 3
-_ALIVE: Final = (
-    ("grpc.keepalive_time_ms", KEEPALIVE_MS),
-    ("grpc.keepalive_timeout_ms", KEEPALIVE_MS),
-    ("grpc.keepalive_permit_without_calls", 1),
-    ("grpc.http2.max_pings_without_data", 0),
-)
 
 
 class TlsError(Exception):
@@ -178,7 +172,7 @@ class TlsFolder:
         """A channel that is open only to ``whom``, with the certificate of this moment."""
         pair = self.pair()
         options = [
-            *_ALIVE,
+            *_alive(),
             *_sizes(most_bytes),
             ("grpc.ssl_target_name_override", whom.dns),
             # Connections of an earlier certificate are not shared.
@@ -191,6 +185,17 @@ class TlsFolder:
         return grpc.aio.secure_channel(
             address, grpc.ssl_channel_credentials(pair.ca, pair.key, pair.cert), options=options
         )
+
+
+def _alive() -> list[tuple[str, int]]:
+    return [
+        ("grpc.keepalive_time_ms", KEEPALIVE_MS),
+        ("grpc.keepalive_timeout_ms", KEEPALIVE_MS),
+        # The one before waits for any data; this one, a minute by default, for the answer.
+        ("grpc.http2.ping_timeout_ms", KEEPALIVE_MS),
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.http2.max_pings_without_data", 0),
+    ]
 
 
 def _sizes(most_bytes: int) -> list[tuple[str, int]]:
@@ -213,7 +218,7 @@ async def start_server(
         TlsError: when nobody can listen there.
     """
     options = [
-        *_ALIVE,
+        *_alive(),
         *_sizes(most_bytes),
         # By default a second server takes half of the connections of the first, without an error.
         ("grpc.so_reuseport", 0),

@@ -1,0 +1,206 @@
+"""The gRPC side of a gateway that dials: one link to one peer, with its beats and this region's calls."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Callable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import grpc
+
+from serve_app.core.reports import RegionState
+from serve_app.edge.beats import BeatLine, Watch
+from serve_app.edge.grpc_tls import Pair, TlsFolder
+from serve_app.edge.identity import Identity
+from serve_app.edge.protos.grix_pb2_grpc import PeerStub
+from serve_app.edge.tls_faults import fault_of
+from serve_app.edge.wire import WireError, beat_message, beat_of
+from serve_app.edge.wire_calls import MOST_PEER_BYTES, call_message, packet_of
+from serve_app.outcomes import GrixError, Reason
+from serve_app.ports import AgentCall, Clock, Head, Packet
+
+log = logging.getLogger("ray.serve")
+
+#: A peer that has not admitted a call by then is not asked any longer.
+ACCEPT_LIMIT_S: Final = 1.0
+#: Between two tries to reach a peer: at most, and at least this share of it.
+BACKOFF_S: Final = 1.0
+BACKOFF_RATIO: Final = 0.3
+#: Why a peer cannot be reached is looked into at the first try that fails and then at each of this many.
+LOOK_EVERY: Final = 10
+
+_REASONS: Final[dict[grpc.StatusCode, Reason]] = {
+    grpc.StatusCode.UNAVAILABLE: "replica_lost",
+    grpc.StatusCode.CANCELLED: "replica_lost",
+    grpc.StatusCode.DEADLINE_EXCEEDED: "total_timeout",
+    grpc.StatusCode.PERMISSION_DENIED: "no_target",
+}
+
+
+@dataclass(slots=True)
+class _Line:
+    """A channel and the certificate it was made with."""
+
+    pair: Pair
+    channel: grpc.aio.Channel
+    stub: Any
+
+
+@dataclass(slots=True)
+class PeerLink:
+    """Dials one peer. ``jitter`` draws from [0, 1); ``running_s`` is how long calls may go on over an old channel."""
+
+    peer: Identity
+    address: str
+    tls: TlsFolder
+    state: Callable[[], RegionState | None]
+    beat_s: float
+    silence_s: float
+    running_s: float
+    clock: Clock
+    jitter: Callable[[], float]
+    accept_limit_s: float | None = ACCEPT_LIMIT_S
+    watch: Watch = field(init=False)
+    _line: _Line | None = None
+    _closing: set[asyncio.Task[None]] = field(default_factory=set)
+    #: The patience of calls that have no first token yet.
+    _waiting: set[asyncio.Timeout] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.watch = Watch(self.peer.name, self.clock.now_s)
+
+    async def run(self) -> None:
+        """Beats and judges the peer's silence, for as long as it is not cancelled."""
+        async with asyncio.TaskGroup() as both:
+            both.create_task(self._beat_on())
+            both.create_task(self._judge_on())
+
+    async def _judge_on(self) -> None:
+        while True:
+            began_s = self.clock.now_s()
+            await self.clock.sleep(self.beat_s)
+            late_s = self.clock.now_s() - began_s - self.beat_s
+            if late_s > self.beat_s:
+                self.watch.stood_still(late_s)
+            if not self._is_heard():
+                for patience in self._waiting:
+                    patience.reschedule(0.0)
+
+    async def _beat_on(self) -> None:
+        """One stream after the other."""
+        failed = 0
+        while True:
+            try:
+                await self._beat()
+                fault = f"{self.peer} ended the beats"
+            except grpc.aio.AioRpcError as error:
+                fault = f"{self.peer} at {self.address}: {error.details()}"
+                if error.code() == grpc.StatusCode.UNAVAILABLE and failed % LOOK_EVERY == 0:
+                    fault = await fault_of(self.address, self.peer, self.tls) or fault
+                elif error.code() == grpc.StatusCode.UNAVAILABLE:
+                    fault = self.watch.fault or fault
+            except WireError as error:
+                fault = f"{self.peer} at {self.address} sends what makes no sense: {error}"
+            failed = 0 if self._is_heard() else failed + 1
+            self._tell(fault)
+            await self.clock.sleep(BACKOFF_S * (BACKOFF_RATIO + (1 - BACKOFF_RATIO) * self.jitter()))
+
+    async def close(self) -> None:
+        """Ends the channels, with the calls that still run over them."""
+        lines, self._line = ([self._line] if self._line else []), None
+        for task in self._closing:
+            task.cancel()
+        for line in lines:
+            await line.channel.close()
+
+    def _is_heard(self) -> bool:
+        silent_s = self.watch.silent_s
+        return silent_s is not None and silent_s <= self.silence_s
+
+    def _tell(self, fault: str) -> None:
+        if fault != self.watch.fault:
+            log.warning("no link: %s", fault)
+        self.watch.fault = fault
+
+    def _now(self) -> _Line:
+        """The channel of this moment's certificate; calls over the one before end by themselves."""
+        pair = self.tls.pair()
+        if self._line is None or self._line.pair is not pair:
+            if self._line is not None:
+                task = asyncio.create_task(self._line.channel.close(self.running_s))
+                self._closing.add(task)
+                task.add_done_callback(self._closing.discard)
+            channel = self.tls.channel(self.address, self.peer, MOST_PEER_BYTES)
+            self._line = _Line(pair, channel, PeerStub(channel))
+        return self._line
+
+    async def _beat(self) -> None:
+        """One stream of beats, until it ends or the certificate changes."""
+        line, beats = self._now(), BeatLine(self.peer.name, self.watch, self.clock.now_s)
+        stream = line.stub.Beat()
+        hearing = asyncio.ensure_future(self._hear(stream, beats))
+        try:
+            while not hearing.done() and self._now() is line:
+                await stream.write(beat_message(beats.next(self.state())))
+                await asyncio.wait({hearing}, timeout=self.beat_s)
+            if hearing.done():
+                hearing.result()
+        except asyncio.InvalidStateError:
+            # The stream has ended; why is what reading it says.
+            await hearing
+        finally:
+            hearing.cancel()
+            stream.cancel()
+
+    async def _hear(self, stream: Any, beats: BeatLine) -> None:
+        async for message in stream:
+            was = self.watch.fault
+            beats.take(beat_of(message))
+            if was and not self.watch.fault:
+                log.info("link to %s at %s is there again", self.peer, self.address)
+
+    async def call(self, call: AgentCall) -> AsyncGenerator[Packet, None]:
+        """Packets of a call that the peer serves. Closing this cancels the work there.
+
+        Raises:
+            GrixError: ``no_target`` at once when the peer is not heard, ``peer_silent`` or ``replica_lost``.
+        """
+        if not self._is_heard():
+            raise GrixError("no_target", f"Region {self.peer.name} cannot be reached.")
+        try:
+            message = call_message(call)
+        except WireError as error:
+            raise GrixError("body_too_large", f"The request is too large for another region: {error}") from None
+        assert call.origin is not None
+        stream = self._now().stub.Call(message, timeout=call.origin.deadline_s)
+        packets = aiter(stream)
+        begun, limit_s = False, self.accept_limit_s
+        try:
+            while not begun:
+                packet = await self._patiently(packets, limit_s)
+                begun, limit_s = any(isinstance(frame, Head) for frame in packet), None
+                yield packet
+            async for more in packets:
+                yield packet_of(more)
+        except grpc.aio.AioRpcError as error:
+            reason = _REASONS.get(error.code(), "upstream_failed")
+            log.warning("call to %s failed: %s: %a", self.peer, error.code().name, (error.details() or "")[-300:])
+            raise GrixError(reason, f"Region {self.peer.name} was lost, or has failed.") from None
+        except StopAsyncIteration:
+            raise GrixError("upstream_failed", f"Region {self.peer.name} ended the call without a tail.") from None
+        finally:
+            stream.cancel()
+
+    async def _patiently(self, packets: Any, limit_s: float | None) -> Packet:
+        """The next packet, within a limit and as long as the peer is heard."""
+        patience = asyncio.timeout(limit_s)
+        try:
+            async with patience:
+                self._waiting.add(patience)
+                return packet_of(await anext(packets))
+        except TimeoutError:
+            raise GrixError("peer_silent", f"Region {self.peer.name} fell silent.") from None
+        finally:
+            self._waiting.discard(patience)

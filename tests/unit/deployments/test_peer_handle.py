@@ -1,0 +1,103 @@
+"""Calls to other regions over a handle: no gateway, a silent one, a lost one, and who leaves."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from ray.exceptions import ActorDiedError
+from ray.serve.exceptions import RayServeException
+
+from deployments import peer_handle
+from deployments.peer_handle import PeerAgents
+from serve_app.core.snapshots import Target
+from serve_app.outcomes import GrixError
+from serve_app.ports import Accepted, AgentCall, Body, Failure, Frame, Head, Packet, Tail
+from tests.fakes import two_regions
+from tests.unit.deployments.test_handles import FakePackets
+
+TARGET: Target = two_regions().targets[-1]
+CALL = AgentCall("r1", "chat", "qwen-chat", {}, True, 10, 100)
+FRAMES: tuple[Packet, ...] = ((Accepted("t", "r"),), (Head(max_tokens=9), Body(b"1")), (Tail("success"),))
+
+
+class Stage:
+    """A gateway behind a handle that plays ``steps``; ``None`` hangs. ``running`` is what the handle knows."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *steps: Packet | Exception | None) -> None:
+        self.packets, self.asked = FakePackets(steps), []
+        self.running: int | None = 1
+        self.agents = PeerAgents()
+        self.there = True
+        monkeypatch.setattr(peer_handle, "running_replicas", lambda _: self.running)
+        monkeypatch.setattr(peer_handle.serve, "get_deployment_handle", self.look)
+        monkeypatch.setattr(peer_handle, "FIRST_LIMIT_S", 0.02)
+
+    def look(self, deployment: str, app: str) -> Stage:
+        if not self.there:
+            raise RayServeException("no such deployment")
+        assert (deployment, app) == ("RegionGateway", "grix-region")
+        return self
+
+    def options(self, **_: Any) -> Stage:
+        return self
+
+    def remote(self, region: str, call: AgentCall) -> FakePackets:
+        self.asked.append((region, call))
+        return self.packets
+
+    async def run(self) -> list[Frame] | str:
+        await self.agents.keep()
+        try:
+            return [frame async for frame in self.agents.call(TARGET, CALL)]
+        except GrixError as error:
+            return error.reason
+
+
+async def test_frames_come_as_the_peer_sent_them_and_an_ended_call_is_not_cancelled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stage = Stage(monkeypatch, *FRAMES)
+    assert await stage.run() == [frame for packet in FRAMES for frame in packet]
+    assert stage.asked == [("cloud-b", CALL)] and stage.packets.cancelled == 0
+
+
+async def test_without_a_gateway_there_is_no_target_at_once_and_it_is_looked_for_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stage = Stage(monkeypatch, *FRAMES)
+    stage.there = False
+    assert (await stage.run(), stage.asked) == ("no_target", [])
+    stage.there, stage.running = True, 0
+    assert (await stage.run(), stage.asked) == ("no_target", [])
+    stage.running = 1
+    assert len(await stage.run()) == 4
+
+
+async def test_a_gateway_that_is_silent_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = Stage(monkeypatch, None)
+    assert (await stage.run(), stage.packets.cancelled) == ("no_target", 1)
+
+
+async def test_a_gateway_that_dies_under_a_call_is_a_lost_replica(monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = Stage(monkeypatch, FRAMES[0], ActorDiedError())
+    assert await stage.run() == "replica_lost"
+
+
+async def test_a_refusal_is_a_head_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    failure = Failure("no_target", "Region cloud-b cannot be reached.")
+    stage = Stage(monkeypatch, (Head(failure=failure), Tail("rejected", failure=failure)))
+    assert await stage.run() == [Head(failure=failure), Tail("rejected", failure=failure)]
+
+
+async def test_who_leaves_cancels_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = Stage(monkeypatch, *FRAMES[:2], None)
+    await stage.agents.keep()
+    frames = stage.agents.call(TARGET, CALL)
+    assert [await anext(frames) for _ in range(3)] == [FRAMES[0][0], *FRAMES[1]]
+    waiting = asyncio.ensure_future(anext(frames))  # type: ignore[arg-type]
+    await asyncio.sleep(0)
+    waiting.cancel()
+    await asyncio.wait({waiting})
+    assert stage.packets.cancelled == 1
