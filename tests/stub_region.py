@@ -197,12 +197,15 @@ class StubRegion:
         return {r["pid"] for r in rows if r["state"] == "RUNNING"}
 
 
-def stub_config(key: str, folder: Path, port: int, http: str | None, federation_port: int | None) -> dict[str, Any]:
+def stub_config(
+    key: str, folder: Path, port: int, blocks: dict[str, str | None], federation_port: int | None
+) -> dict[str, Any]:
     """The region's Serve config with stubs in place of engines; with a coordinator (that is away) if it has a port."""
     documents = folder / "region.yaml"
     text = DOCUMENTS.replace("KEY", hashlib.sha256(key.encode()).hexdigest())
-    if http is not None:
-        text = text.replace("role: primary", f"role: primary, http: {http}")
+    for name, block in blocks.items():
+        if block is not None:
+            text = text.replace("role: primary", f"role: primary, {name}: {block}")
     if federation_port is not None:
         pki.init(folder / "pki", "stubs", ["cloud-a"], datetime.now(UTC))
         more = f'spec:\n  coordinator: {{address: "127.0.0.1:1"}}\n  pki: {{folder: {folder / "pki"}}}\n'
@@ -222,9 +225,9 @@ def stub_config(key: str, folder: Path, port: int, http: str | None, federation_
 
 @contextmanager
 def running_stub_region(
-    http: str | None = None, haproxy_total_s: float | None = None, *, federated: bool = False
+    http: str | None = None, haproxy_total_s: float | None = None, *, redis: str | None = None, federated: bool = False
 ) -> Iterator[StubRegion]:
-    """Starts the region, and ends exactly what it started. ``http`` is the region's block of that name, as YAML."""
+    """Starts the region, and ends exactly what it started. ``http`` and ``redis`` are blocks of the region, as YAML."""
     with tempfile.TemporaryDirectory(prefix="grix-stub-") as name:
         folder, token, key = Path(name), secrets.token_hex(32), "grix-stub-" + secrets.token_hex(8)
         token_file = folder / "token"
@@ -238,7 +241,7 @@ def running_stub_region(
         try:
             rest = ServeRest(cluster.dashboard, token)
             federation_port = cluster.federation_port if federated else None
-            _deploy(rest, stub_config(key, folder, cluster.spare_port, http, federation_port))
+            _deploy(rest, stub_config(key, folder, cluster.spare_port, {"http": http, "redis": redis}, federation_port))
             scheme = "https" if http is not None and "tls" in http else "http"
             yield StubRegion(f"{scheme}://127.0.0.1:{cluster.spare_port}", key, folder, rest, cluster.temp_dir)
         finally:

@@ -1,0 +1,71 @@
+"""App grix-region on a real Ray cluster: a Router learns of its own targets from their replicas' reports, over handles.
+
+The coordinator is away all the time: nothing here may need it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from tests.stub_region import StubRegion, running_stub_region
+
+LIMIT_S = 20.0
+
+
+@pytest.fixture(scope="module")
+def region() -> Iterator[StubRegion]:
+    with running_stub_region(federated=True) as made:
+        yield made
+
+
+def until(region: StubRegion, holds: Callable[[dict[str, Any]], bool], limit_s: float = LIMIT_S) -> dict[str, Any]:
+    """The first snapshot of the Router that is so."""
+    deadline_s = time.monotonic() + limit_s
+    while True:
+        snapshot = region.fleet()
+        if holds(snapshot):
+            return snapshot
+        assert time.monotonic() < deadline_s, snapshot
+        time.sleep(0.1)
+
+
+def healths(snapshot: dict[str, Any]) -> set[str]:
+    return {target["health"] for target in snapshot["targets"]}
+
+
+def test_the_router_learns_health_and_load_from_reports(region: StubRegion) -> None:
+    snapshot = until(region, lambda s: healths(s) == {"healthy"})
+    chat, doc = snapshot["targets"]
+    assert snapshot["epoch"] > 0
+    # Two replicas of 64 slots; one of one slot.
+    assert [(t["agent"], t["slots"], t["load"]["waiting"], t["load"]["running"]) for t in (chat, doc)] == [
+        ("qwen-chat", 128, 0, 0),
+        ("qwen-doc", 1, 0, 0),
+    ]
+    (view,) = snapshot["regions"]
+    assert (view["name"], view["health"], view["drained"]) == ("cloud-a", "healthy", False)
+
+
+def test_requests_are_answered_and_the_deep_check_knows_no_peers(region: StubRegion) -> None:
+    _, reply = region.ask()
+    assert reply.status == 200 and reply.text == "one two"
+    status, report = region.healthz("?deep=1")
+    assert (status, report["local"], report["viaPeers"], report["drained"]) == (200, True, False, False)
+
+
+def test_engines_without_tokens_are_out_and_come_back_by_the_ramp(region: StubRegion) -> None:
+    until(region, lambda s: healths(s) == {"healthy"})
+    sign = region.folder / "no-tokens"
+    sign.touch()
+    out = until(region, lambda s: healths(s) == {"ejected"})
+    assert out["targets"][0]["why"] == "no token from 2 replicas"
+    sign.unlink()
+    back = until(region, lambda s: healths(s) == {"healthy"})
+    weights = [target["weight"] for target in back["targets"]]
+    assert all(0.1 <= weight <= 0.3 for weight in weights), weights
+    later = until(region, lambda s: s["targets"][0]["weight"] > 0.5, 30.0)
+    assert later["generation"] > back["generation"]
