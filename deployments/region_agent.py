@@ -4,7 +4,10 @@
 from __future__ import annotations
 
 import logging
+import os
 import random
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import ray
@@ -14,8 +17,12 @@ from ray.serve.handle import DeploymentHandle
 from serve_app.core.reports import Node, PeerView, RegionState, ReplicaReport, RouterReport
 from serve_app.core.snapshots import Snapshot
 from serve_app.edge.clock import RealClock
+from serve_app.edge.desired_config import ConfigWriter
+from serve_app.edge.ray_cluster import DASHBOARD_VARIABLE, MARK
 from serve_app.edge.ray_nodes import nodes_of
 from serve_app.edge.region_service import RegionService
+from serve_app.edge.serve_metrics import ServeMeter
+from serve_app.edge.serve_rest import ServeRest
 
 log = logging.getLogger("ray.serve")
 
@@ -24,18 +31,38 @@ def _nodes(cloud: str, region: str) -> tuple[Node, ...]:
     return nodes_of(ray.nodes(), cloud, region)
 
 
+def _writer(env: Mapping[str, str]) -> ConfigWriter | None:
+    """The writer of this cluster's Serve config, where the environment says where its dashboard and its token are."""
+    dashboard, token_file = env.get(DASHBOARD_VARIABLE), env.get("RAY_AUTH_TOKEN_PATH")
+    if dashboard is None or token_file is None:
+        log.warning("%s is not set: the Serve config of this region is not kept", DASHBOARD_VARIABLE)
+        return None
+    folder = env.get(MARK)
+    rest = ServeRest(dashboard, Path(token_file).read_text("utf-8").strip())
+    return ConfigWriter(rest, None if folder is None else Path(folder))
+
+
 @serve.deployment
 class RegionAgent:
     """Handle API of the region: pushes, long polls, the gateway's exchange, and a status for operators."""
 
     async def __init__(self, gateway: DeploymentHandle) -> None:
         """``gateway`` is not called from here: it pushes. An application is one graph, so it is bound here."""
-        clock = RealClock()
-        self._service = RegionService(now_s=clock.now_s, unix_s=clock.unix_s, jitter=random.random, nodes=_nodes)
+        clock, meter = RealClock(), ServeMeter()
+        self._region = ""
+        self._service = RegionService(
+            now_s=clock.now_s,
+            unix_s=clock.unix_s,
+            jitter=random.random,
+            nodes=_nodes,
+            writer=_writer(os.environ),
+            on_put_back=lambda count: meter.add("grix_config_put_back_total", {"region": self._region}, count),
+        )
 
     async def reconfigure(self, user_config: dict[str, Any]) -> None:
         """Takes agents, regions, limits and the coordinator's address in place, or refuses them and keeps the old."""
         self._service.configure(user_config)
+        self._region = user_config["region"]["name"]
         log.setLevel(user_config.get("logLevel", "INFO"))
 
     async def push_replica(self, report: ReplicaReport) -> float:

@@ -117,6 +117,12 @@ TABLE: Final[tuple[Metric, ...]] = (
         "Answers that ended at their token budget.",
         ("region", "agent", "language"),
     ),
+    Metric(
+        "grix_config_put_back_total",
+        "counter",
+        "Applications whose Serve config somebody else had changed, and the RegionAgent put back.",
+        ("region",),
+    ),
 )
 
 BY_NAME: Final[dict[str, Metric]] = {m.name: m for m in TABLE}

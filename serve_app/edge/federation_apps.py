@@ -27,11 +27,18 @@ def pki_folder(config: Config) -> str:
 
 
 def region_app(
-    config: Config, region: schema.Region, user_config: Mapping[str, Any], total_s: float, again: Mapping[str, Any]
+    config: Config,
+    region: schema.Region,
+    user_config: Mapping[str, Any],
+    total_s: float,
+    *,
+    again: Mapping[str, Any],
+    top: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """App ``grix-region``. ``user_config`` is Router's; ``again`` is what else the region was rendered with.
+    """App ``grix-region``. ``user_config`` is Router's.
 
-    With ``again`` and the documents RegionAgent renders the very same config, which it has to keep as it is.
+    RegionAgent writes the region's Serve config from then on: ``again`` is what it renders with, and ``top`` what
+    stands above the applications.
     """
     spec = config.federation.spec
     assert spec.coordinator is not None
@@ -65,6 +72,7 @@ def region_app(
             "pkiFolder": identity,
             "coordinator": spec.coordinator.address,
             "again": dict(again),
+            "top": dict(top),
         },
         "ray_actor_options": {"num_cpus": THIN_CPUS},
     }

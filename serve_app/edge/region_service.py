@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,7 +17,9 @@ from cluster_configs.fleet import fleet_facts
 from serve_app.core.region_state import RegionCore
 from serve_app.core.reports import Node, PeerView, Plan, RegionState, ReplicaReport, RouterReport
 from serve_app.core.snapshots import Snapshot
+from serve_app.edge.config_keeper import ConfigKeeper
 from serve_app.edge.coordinator_link import CoordinatorLink, LinkStatus, Told
+from serve_app.edge.desired_config import ConfigWriter
 from serve_app.edge.grpc_tls import TlsError, TlsFolder
 
 log = logging.getLogger("ray.serve")
@@ -35,7 +37,10 @@ GONE_S: Final = 30.0
 
 
 class RegionService:
-    """One region's state and its link to the coordinator. ``nodes`` tells the hardware of this moment."""
+    """One region's state and its link to the coordinator. ``nodes`` tells the hardware of this moment.
+
+    ``writer`` is ``None`` where nobody said where the cluster's dashboard is: then its Serve config is left alone.
+    """
 
     def __init__(
         self,
@@ -44,6 +49,8 @@ class RegionService:
         unix_s: Callable[[], float],
         jitter: Callable[[], float],
         nodes: Callable[[str, str], tuple[Node, ...]],
+        writer: ConfigWriter | None = None,
+        on_put_back: Callable[[int], None] = lambda count: None,
     ) -> None:
         self._now_s, self._jitter, self._nodes = now_s, jitter, nodes
         self._epoch = int(unix_s())
@@ -55,6 +62,8 @@ class RegionService:
         self._link_fault = "not dialled yet"
         self._linking: asyncio.Task[None] | None = None
         self._looking: asyncio.Task[None] | None = None
+        self._keeper = None if writer is None else self._keeper_of(writer, on_put_back)
+        self._keeping: asyncio.Task[None] | None = None
         self._order = (0, 0)
         self._bell = asyncio.Event()
         self._lent: dict[str, frozenset[str]] = {}
@@ -81,19 +90,23 @@ class RegionService:
             if self._linking is not None:
                 self._linking.cancel()
             self._linking = asyncio.create_task(self._link_on(*settings))
+        if self._keeper is not None:
+            self._keeper.configure(user_config)
+            if self._keeping is None:
+                self._keeping = asyncio.create_task(self._keeper.run())
         if self._looking is None:
             self._looking = asyncio.create_task(self._look_on())
         self._look()
 
     def fault(self) -> str | None:
         """Why this can no longer do its work, ``None`` while it can."""
-        for task in (self._looking, self._linking):
+        for task in (self._looking, self._linking, self._keeping):
             if task is not None and task.done() and not task.cancelled():
                 return f"a task has ended: {task.exception()!r}"
         return None
 
     async def close(self) -> None:
-        for task in (self._looking, self._linking):
+        for task in (self._looking, self._linking, self._keeping):
             if task is not None:
                 task.cancel()
                 with contextlib.suppress(asyncio.CancelledError):
@@ -121,7 +134,13 @@ class RegionService:
         """The gateway's view of the peers for this region's own summary."""
         self.core.peers(views, self._now_s())
         self._look()
-        return self.core.own_state(self._now_s())
+        return self._own_state()
+
+    def _own_state(self) -> RegionState:
+        """The summary, and what operators have to know of the config."""
+        state = self.core.own_state(self._now_s())
+        told = "" if self._keeper is None else self._keeper.told()
+        return replace(state, why="; ".join(part for part in (state.why, told) if part)) if told else state
 
     # ---- what Routers get ----
 
@@ -198,12 +217,29 @@ class RegionService:
         plan = self.core.current_plan
         seen = (0, 0) if plan is None else plan.order
         peers = tuple(view for _, view in self.core.views(now_s).values())
-        return Told(self.core.own_state(now_s), self._known_nodes, peers, seen)
+        return Told(self._own_state(), self._known_nodes, peers, seen)
 
     def _on_plan(self, plan: Plan) -> None:
         if not self.core.plan(plan, self._now_s()):
             log.warning("a plan is older than the one before, and is not taken: %s", plan.order)
+        elif self._keeper is not None:
+            self._keeper.want(plan.revision, plan.documents)
         self._look()
+
+    # ---- the Serve config ----
+
+    def _keeper_of(self, writer: ConfigWriter, on_put_back: Callable[[int], None]) -> ConfigKeeper:
+        return ConfigKeeper(
+            writer,
+            now_s=self._now_s,
+            sleep=asyncio.sleep,
+            is_idle=lambda app: self.core.is_idle(app, self._now_s()),
+            on_revision=self._fulfils,
+            on_put_back=on_put_back,
+        )
+
+    def _fulfils(self, revision: str) -> None:
+        self.core.revision = revision
 
     # ---- operators ----
 
@@ -213,7 +249,7 @@ class RegionService:
         snapshot, plan, link = core.refresh(now_s), core.current_plan, self._link
         linked = LinkStatus(False, self._link_fault) if link is None else link.status
         return {
-            "region": asdict(core.own_state(now_s)),
+            "region": asdict(self._own_state()),
             "regions": [asdict(r) for r in snapshot.regions],
             "targets": [{**asdict(t), "residency": sorted(t.residency), "id": t.id} for t in snapshot.targets],
             "snapshot": [snapshot.epoch, snapshot.generation],

@@ -243,18 +243,16 @@ def render(
     total_s = max(a.spec.timeouts.total_s for a in agents.values())
     user_config = router_config(config, region, engines, open_access)
     again = {"http_host": http_host, "http_port": http_port, "model": model, "open_access": open_access}
-    federated = config.federation.spec.coordinator is not None
-    return {
+    top = {
         "proxy_location": "HeadOnly",
         # The Router logs each request once, with all that is known of it; Serve would at each hop.
         "logging_config": {"enable_access_log": False},
         "http_options": {"host": http_host, "port": http_port, **_tls(region)},
-        "applications": [
-            _router_app(config, region, user_config, total_s),
-            *(_agent_app(owners[n], args[n]) for n in owners),
-            *([region_app(config, region, user_config, total_s, again)] if federated else []),
-        ],
     }
+    apps = [_router_app(config, region, user_config, total_s), *(_agent_app(owners[n], args[n]) for n in owners)]
+    if config.federation.spec.coordinator is not None:
+        apps.append(region_app(config, region, user_config, total_s, again=again, top=top))
+    return {**top, "applications": apps}
 
 
 def render_control(config: Config, *, metrics: str | None = None, model: str | None = None) -> dict[str, Any]:

@@ -1,0 +1,191 @@
+"""Keeps a region's Serve config as it shall be, and takes it to what the coordinator's documents ask for."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from cluster_configs.faults import ConfigError
+from serve_app.edge.desired_config import Apps, ConfigWriter, Desired, by_name, rendered_with, same, steps
+from serve_app.edge.model_files import ModelError
+from serve_app.edge.serve_rest import BROKEN, AppStatus, ServeRestError
+
+log = logging.getLogger("ray.serve")
+
+#: How often it is looked whether somebody else has changed the config.
+LOOK_S: Final = 5.0
+POLL_S: Final = 1.0
+#: How long new applications may take until they run; a large model takes minutes to load.
+RUNNING_LIMIT_S: Final = 900.0
+#: An engine has to be seen idle for so long: a call may still be on its way to it.
+IDLE_S: Final = 3.0
+#: A foreign change is told to peers and coordinator for so long.
+TOLD_S: Final = 60.0
+
+
+class _Refused(Exception):
+    """Documents that this region cannot put in force; the message is for operators."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    revision: str
+    documents: str
+
+
+class ConfigKeeper:
+    """The one task that writes. ``on_revision`` hears of each revision once what it asks for runs."""
+
+    def __init__(
+        self,
+        writer: ConfigWriter,
+        *,
+        now_s: Callable[[], float],
+        sleep: Callable[[float], Awaitable[None]],
+        is_idle: Callable[[str], bool],
+        on_revision: Callable[[str], None],
+        on_put_back: Callable[[int], None],
+    ) -> None:
+        self._writer = writer
+        self._now_s, self._sleep = now_s, sleep
+        self._is_idle, self._on_revision, self._on_put_back = is_idle, on_revision, on_put_back
+        self._user_config: Mapping[str, Any] = {}
+        self._wanted: _Wanted | None = None
+        self._refused: tuple[str, str] = ("", "")
+        self._step = ""
+        self._foreign: tuple[str, float] | None = None
+        self._wake = asyncio.Event()
+
+    def configure(self, user_config: Mapping[str, Any]) -> None:
+        """What the RegionAgent was started with: what stays where it is, whatever documents say."""
+        self._user_config = user_config
+
+    def want(self, revision: str, documents: str) -> None:
+        """The coordinator's documents; the same ones again cost nothing."""
+        if documents and (self._wanted is None or self._wanted.revision != revision):
+            self._wanted = _Wanted(revision, documents)
+            self._wake.set()
+
+    def told(self) -> str:
+        """What operators have to know now, empty when all is as it shall be."""
+        said = [self._step]
+        if self._wanted is not None and self._refused[0] == self._wanted.revision:
+            said.append(f"revision {self._refused[0]} is refused: {self._refused[1]}")
+        if self._foreign is not None and self._now_s() - self._foreign[1] <= TOLD_S:
+            said.append(f"a foreign change of the Serve config was put back: {self._foreign[0]}")
+        return "; ".join(part for part in said if part)
+
+    async def run(self) -> None:
+        """Looks, puts back, applies, until cancelled. A dashboard that does not answer is asked again."""
+        while True:
+            try:
+                await self.turn()
+            except ServeRestError as error:
+                log.warning("the Serve config of this region cannot be kept now: %s", error)
+            try:
+                async with asyncio.timeout(LOOK_S):
+                    await self._wake.wait()
+            except TimeoutError:
+                pass
+            self._wake.clear()
+
+    async def turn(self) -> None:
+        """One look, and everything that follows from it.
+
+        Raises:
+            ServeRestError: Serve does not answer; what was begun goes on with the next turn.
+        """
+        if self._writer.desired is None:
+            await asyncio.to_thread(self._writer.begin)
+            if self._writer.desired is None:
+                return
+            self._on_revision(self._writer.desired.revision)
+        foreign = await asyncio.to_thread(self._writer.put_back, self._top())
+        if foreign:
+            self._foreign = (", ".join(foreign), self._now_s())
+            log.warning("somebody else has changed the Serve config; put back: %s", self._foreign[0])
+            self._on_put_back(len(foreign))
+        wanted, desired = self._wanted, self._writer.desired
+        if wanted is None or wanted.revision in (desired.revision, self._refused[0]):
+            return
+        try:
+            await self._apply(wanted, desired.applications)
+        except _Refused as refused:
+            log.error("revision %s cannot be put in force: %s", wanted.revision, refused)
+            self._refused = (wanted.revision, str(refused))
+        finally:
+            self._step = ""
+
+    def _top(self) -> dict[str, Any]:
+        """What stands above the applications, as the region was started."""
+        return dict(self._user_config["top"])
+
+    async def _apply(self, wanted: _Wanted, old: Apps) -> None:
+        self._step = f"revision {wanted.revision}: reading"
+        try:
+            rendered = await asyncio.to_thread(rendered_with, self._user_config, wanted.documents)
+        except ConfigError as error:
+            raise _Refused("; ".join(str(fault) for fault in error.faults)[:1000]) from None
+        except (LookupError, ModelError, ValueError, OSError) as error:
+            raise _Refused(str(error)[:1000]) from None
+        new = by_name(rendered["applications"])
+        way = steps(old, new)
+        before = self._writer.desired
+        assert before is not None
+        for i, apps in enumerate(way[:-1]):
+            self._step = f"revision {wanted.revision}: step {i + 1} of {len(way)}"
+            log.info("%s: %s", self._step, ", ".join(sorted(apps)))
+            now = self._writer.desired
+            changed = [n for n, app in apps.items() if now is None or not same(now.applications.get(n, {}), app)]
+            try:
+                await asyncio.to_thread(self._writer.put, Desired(apps, before.revision), self._top())
+                await self._until_running(changed)
+            except _Refused:
+                await asyncio.to_thread(self._writer.put, before, self._top())
+                raise
+        await asyncio.to_thread(self._writer.fulfils, wanted.revision)
+        self._on_revision(wanted.revision)
+        left = {name: app for name, app in way[-2].items() if name not in new}
+        if left:
+            self._step = f"revision {wanted.revision}: {', '.join(sorted(left))} are leaving"
+            await self._until_idle(left)
+            await asyncio.to_thread(self._writer.put, Desired(new, wanted.revision), self._top())
+        log.info("revision %s is in force", wanted.revision)
+
+    async def _until_running(self, apps: list[str]) -> None:
+        """Waits for what was changed; an engine that is broken anyway is not this revision's fault."""
+        until_s = self._now_s() + RUNNING_LIMIT_S
+        while True:
+            # Serve takes a moment until it says of a changed application that it is being deployed.
+            await self._sleep(POLL_S)
+            try:
+                states = await asyncio.to_thread(self._writer.states)
+            except ServeRestError as error:
+                said = str(error)
+            else:
+                broken = [s for n, s in states.items() if n in apps and s.status in BROKEN]
+                if broken:
+                    raise _Refused(_last_words(broken))
+                late = [n for n in apps if n not in states or states[n].status != "RUNNING"]
+                if not late:
+                    return
+                said = f"{', '.join(sorted(late))} not running"
+            if self._now_s() > until_s:
+                raise _Refused(f"{said} after {RUNNING_LIMIT_S:.0f} s")
+
+    async def _until_idle(self, apps: Apps) -> None:
+        """Nothing waits or runs in these engines, or it had all the time that a request may take."""
+        totals = [d.get("graceful_shutdown_timeout_s", 0.0) for app in apps.values() for d in app["deployments"]]
+        until_s, since_s = self._now_s() + max(totals), self._now_s()
+        while self._now_s() < until_s and self._now_s() - since_s < IDLE_S:
+            await self._sleep(POLL_S)
+            if not all(self._is_idle(app) for app in apps):
+                since_s = self._now_s()
+
+
+def _last_words(broken: list[AppStatus]) -> str:
+    """The last line that each broken application says."""
+    return "; ".join(f"{app.name} is {app.status}: {(app.told.splitlines() or ['?'])[-1][:300]}" for app in broken)

@@ -1,0 +1,178 @@
+"""What a region's Serve config shall be, kept in a file, and put in force: the RegionAgent is its only writer.
+
+Everything here blocks on the dashboard's HTTP, within limits: it is for a thread.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+from cluster_configs import schema
+from cluster_configs.bundle import Config
+from serve_app.edge.fleet_documents import parsed
+from serve_app.edge.serve_config import render, use_redis
+from serve_app.edge.serve_rest import AppStatus, ServeRest, statuses
+
+#: Applications of one Serve config by name.
+Apps = Mapping[str, Mapping[str, Any]]
+_FILE: Final = "desired.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Desired:
+    """What shall be in force. ``revision`` names the documents that it fulfils, empty for those of the start."""
+
+    applications: Apps
+    revision: str = ""
+
+
+def by_name(applications: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    return {app["name"]: app for app in applications}
+
+
+def steps(old: Apps, new: Apps) -> list[dict[str, Mapping[str, Any]]]:
+    """The configs on the way from one to the other, so that there is an engine for every request at every moment.
+
+    New engines start beside the old ones; then Routers name the new ones; what they name no longer is deleted last.
+    The last but one is in force for Routers, the last only cleans up.
+    """
+    begun = {name: app for name, app in new.items() if _is_engine(name) and name not in old}
+    left = {name: app for name, app in old.items() if _is_engine(name) and name not in new}
+    first = [{**old, **begun}] if begun else []
+    return [*first, {**new, **left}, dict(new)]
+
+
+def same(told: Mapping[str, Any], app: Mapping[str, Any]) -> bool:
+    """Whether what Serve tells of an application is this one; it adds keys of its own."""
+    return all(told.get(key) == value for key, value in app.items())
+
+
+def _is_engine(app: str) -> bool:
+    return "--" in app
+
+
+def rendered_with(user_config: Mapping[str, Any], documents: str) -> dict[str, Any]:
+    """The Serve config that applied documents ask for in this region.
+
+    Where parts of the federation are reached, and where its files are, stays as the region was started with: what
+    listens and dials already would have to be started anew, and on one machine they are reached through a relay.
+
+    Raises:
+        ConfigError, ValueError: documents that are none.
+        LookupError: the region is not in them, or carries no agent.
+        ModelError: a local model is missing.
+    """
+    config = parsed(documents)
+    began = schema.Federation.model_validate(user_config["federationDocument"])
+    again = dict(user_config["again"])
+    redis = again.pop("redis", None)
+    config = replace(config, federation=_where_it_was(config, began))
+    rendered = render(config, user_config["region"]["name"], **again)
+    if redis is not None:
+        use_redis(rendered, redis["url"], redis["passwordFile"])
+    return rendered
+
+
+def _where_it_was(config: Config, began: schema.Federation) -> schema.Federation:
+    def region(new: schema.Region) -> schema.Region:
+        old = began.region(new.name)
+        kept = ("gateway", "gateway_listen", "http", "redis")
+        return new if old is None else new.model_copy(update={name: getattr(old, name) for name in kept})
+
+    spec = config.federation.spec
+    update = {
+        "coordinator": began.spec.coordinator,
+        "pki": began.spec.pki,
+        "regions": tuple(region(r) for r in spec.regions),
+    }
+    return config.federation.model_copy(update={"spec": spec.model_copy(update=update)})
+
+
+class ConfigWriter:
+    """Reads and writes the Serve config of one cluster. ``folder`` lives as long as the cluster; ``None``: no file."""
+
+    def __init__(self, rest: ServeRest, folder: Path | None) -> None:
+        self._rest = rest
+        self._file = None if folder is None else folder / _FILE
+        self.desired: Desired | None = None
+
+    def begin(self) -> None:
+        """Takes what the file says; without one, what is in force, which is what the region was started with.
+
+        Raises:
+            ServeRestError: when Serve does not answer; nothing is taken then.
+        """
+        if self._file is not None and self._file.is_file():
+            kept = json.loads(self._file.read_text("utf-8"))
+            self.desired = Desired(kept["applications"], kept["revision"])
+            return
+        deployed, _ = self._read()
+        if deployed:
+            self._keep(Desired(deployed))
+
+    def put_back(self, top: Mapping[str, Any]) -> list[str]:
+        """Undoes what somebody else has changed; the names of the applications that were not as they shall be.
+
+        Raises:
+            ServeRestError: when Serve does not answer, or refuses.
+        """
+        assert self.desired is not None
+        deployed, _ = self._read()
+        wanted = self.desired.applications
+        foreign = sorted(n for n in wanted.keys() | deployed.keys() if wanted.get(n) != deployed.get(n))
+        # A Serve that knows no configs at all has lost its store for a moment.
+        if not deployed or not foreign:
+            return []
+        self.put(self.desired, top)
+        return foreign
+
+    def put(self, desired: Desired, top: Mapping[str, Any]) -> None:
+        """Puts applications in force, whole. Kept before it is put: whoever comes after a crash goes on with it.
+
+        Raises:
+            ServeRestError: when Serve does not answer, or refuses.
+        """
+        self._keep(desired)
+        self._rest.put_config({**top, "applications": list(desired.applications.values())})
+        # As Serve tells it: what it adds of its own is no foreign change.
+        deployed, _ = self._read()
+        self._keep(Desired(deployed, desired.revision))
+
+    def fulfils(self, revision: str) -> None:
+        """What is in force is what the documents of this revision ask for."""
+        assert self.desired is not None
+        self._keep(replace(self.desired, revision=revision))
+
+    def states(self) -> dict[str, AppStatus]:
+        """The applications' states by name.
+
+        Raises:
+            ServeRestError: when Serve does not answer.
+        """
+        return self._read()[1]
+
+    def _read(self) -> tuple[dict[str, dict[str, Any]], dict[str, AppStatus]]:
+        details = self._rest.details()
+        apps = details.get("applications") or {}
+        deployed = {
+            name: app["deployed_app_config"]
+            for name, app in apps.items()
+            if app.get("deployed_app_config") is not None and app.get("status") != "DELETING"
+        }
+        return deployed, {status.name: status for status in statuses(details)}
+
+    def _keep(self, desired: Desired) -> None:
+        self.desired = desired
+        if self._file is None:
+            return
+        text = json.dumps({"revision": desired.revision, "applications": desired.applications})
+        draft = self._file.with_name(f".{self._file.name}.{secrets.token_hex(4)}")
+        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as out:
+            out.write(text)
+        draft.replace(self._file)

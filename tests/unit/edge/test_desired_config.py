@@ -1,0 +1,346 @@
+"""One writer of a region's Serve config: foreign changes are undone, documents come into force in the right order."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cluster_configs.bundle import Config, to_documents
+from cluster_configs.load import load_paths
+from serve_app.edge.config_keeper import IDLE_S, ConfigKeeper
+from serve_app.edge.desired_config import ConfigWriter, Desired, by_name, rendered_with, steps
+from serve_app.edge.serve_config import render, use_redis
+from serve_app.edge.serve_rest import ServeRestError
+from tests.region_fakes import FEDERATION
+
+TOP = {"proxy_location": "HeadOnly"}
+
+
+def app(name: str, **changes: Any) -> dict[str, Any]:
+    return {"name": name, "deployments": [{"name": "D", "graceful_shutdown_timeout_s": 20.0}], **changes}
+
+
+@dataclass
+class FakeServe:
+    """Serve's REST interface: what is put is in force, with a key of its own; an app may be told never to run."""
+
+    apps: dict[str, dict[str, Any]] = field(default_factory=dict)
+    puts: list[list[str]] = field(default_factory=list)
+    broken: dict[str, str] = field(default_factory=dict)
+    away: bool = False
+
+    def put_config(self, config: dict[str, Any]) -> None:
+        if self.away:
+            raise ServeRestError("no answer")
+        assert {k: v for k, v in config.items() if k != "applications"} == TOP
+        self.apps = {a["name"]: {**deepcopy(a), "logging_config": "from Serve"} for a in config["applications"]}
+        self.puts.append(sorted(self.apps))
+
+    def details(self) -> dict[str, Any]:
+        if self.away:
+            raise ServeRestError("no answer")
+        status = {name: "DEPLOY_FAILED" if name in self.broken else "RUNNING" for name in self.apps}
+        return {
+            "applications": {
+                n: {"status": status[n], "message": self.broken.get(n, ""), "deployed_app_config": deepcopy(a)}
+                for n, a in self.apps.items()
+            }
+        }
+
+
+def writer(serve: FakeServe, folder: Path | None = None) -> ConfigWriter:
+    made = ConfigWriter(serve, folder)  # type: ignore[arg-type]
+    made.begin()
+    return made
+
+
+# ---- the writer ----
+
+
+def test_the_first_start_takes_what_is_in_force_and_keeps_it(tmp_path: Path) -> None:
+    serve = FakeServe({"grix": app("grix")})
+    assert writer(serve, tmp_path).desired == Desired({"grix": app("grix")})
+    serve.apps["grix"]["args"] = "changed while nobody looked"
+    again = writer(serve, tmp_path)
+    assert again.put_back(TOP) == ["grix"]
+    assert "args" not in serve.apps["grix"]
+    assert (tmp_path / "desired.json").stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize(
+    ("change", "names"),
+    [
+        (lambda apps: apps.update(stranger=app("stranger")), ["stranger"]),
+        (lambda apps: apps.pop("chat--1"), ["chat--1"]),
+        (lambda apps: apps["grix"]["deployments"][0].update(num_replicas=9), ["grix"]),
+        (lambda apps: (apps.pop("grix"), apps["chat--1"].update(args={})), ["chat--1", "grix"]),
+    ],
+)
+def test_a_foreign_change_is_put_back_once(change: Callable[[Any], Any], names: list[str]) -> None:
+    serve = FakeServe({"grix": app("grix"), "chat--1": app("chat--1")})
+    made = writer(serve)
+    before = deepcopy(serve.apps)
+    assert made.put_back(TOP) == [] and serve.puts == []
+    change(serve.apps)
+    assert made.put_back(TOP) == names
+    assert {n: {**a, "logging_config": "from Serve"} for n, a in before.items()} == serve.apps
+    assert made.put_back(TOP) == [] and len(serve.puts) == 1
+
+
+def test_a_serve_that_knows_no_configs_for_a_moment_is_left_alone() -> None:
+    serve = FakeServe({"grix": app("grix")})
+    made = writer(serve)
+    serve.apps = {}
+    assert made.put_back(TOP) == [] and serve.puts == []
+
+
+def test_nothing_is_taken_from_a_serve_that_does_not_answer() -> None:
+    serve = FakeServe(away=True)
+    made = ConfigWriter(serve, None)  # type: ignore[arg-type]
+    with pytest.raises(ServeRestError):
+        made.begin()
+    assert made.desired is None
+
+
+def test_what_was_kept_before_a_put_that_failed_is_put_by_the_next_one(tmp_path: Path) -> None:
+    serve = FakeServe({"grix": app("grix")})
+    made = writer(serve, tmp_path)
+    serve.away = True
+    with pytest.raises(ServeRestError):
+        made.put(Desired({"grix": app("grix", args={"n": 2})}, "r1"), TOP)
+    serve.away = False
+    assert writer(serve, tmp_path).put_back(TOP) == ["grix"]
+    assert serve.apps["grix"]["args"] == {"n": 2}
+
+
+# ---- the way from one config to another ----
+
+
+def test_new_engines_first_then_routers_then_the_old_engines() -> None:
+    old = {"grix": app("grix"), "chat--1": app("chat--1"), "doc--1": app("doc--1")}
+    new = {"grix": app("grix", args=2), "chat--2": app("chat--2"), "doc--1": app("doc--1")}
+    assert [(sorted(s), s["grix"].get("args")) for s in steps(old, new)] == [
+        (["chat--1", "chat--2", "doc--1", "grix"], None),
+        (["chat--1", "chat--2", "doc--1", "grix"], 2),
+        (["chat--2", "doc--1", "grix"], 2),
+    ]
+
+
+def test_without_another_engine_there_is_one_step_and_nothing_to_clean() -> None:
+    old, new = (
+        {"grix": app("grix"), "chat--1": app("chat--1")},
+        {"grix": app("grix", args=2), "chat--1": app("chat--1")},
+    )
+    assert steps(old, new) == [new, new]
+
+
+# ---- documents ----
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    file = tmp_path_factory.mktemp("fleet") / "fleet.yaml"
+    file.write_text(FEDERATION)
+    return file
+
+
+def loaded(fleet: Path, *changes: tuple[str, str]) -> Config:
+    """The fleet's documents with texts replaced."""
+    text = FEDERATION
+    for old, new in changes:
+        assert old in text
+        text = text.replace(old, new)
+    file = fleet.with_name("changed.yaml")
+    file.write_text(text)
+    return load_paths([file], {})
+
+
+def start(fleet: Path, *changes: tuple[str, str]) -> dict[str, Any]:
+    """The region's config as it is started."""
+    return render(loaded(fleet, *changes), "cloud-a", http_host="127.0.0.1", http_port=8123)
+
+
+def user_config(rendered: dict[str, Any]) -> dict[str, Any]:
+    config: dict[str, Any] = rendered["applications"][-1]["deployments"][1]["user_config"]
+    return config
+
+
+def documents(fleet: Path, *changes: tuple[str, str]) -> str:
+    return json.dumps(to_documents(loaded(fleet, *changes)))
+
+
+def test_the_documents_of_the_start_give_the_config_of_the_start(fleet: Path) -> None:
+    began = start(fleet)
+    assert rendered_with(user_config(began), documents(fleet)) == began
+
+
+def test_addresses_certificates_and_redis_stay_where_they_were(fleet: Path) -> None:
+    relay = ('"127.0.0.1:7643"', '"127.0.0.1:17643"'), ('"127.0.0.1:7443"', '"127.0.0.1:17443"')
+    pki = ("  regions:\n", "  pki: {folder: /srv/pki}\n  regions:\n")
+    began = start(fleet, *relay, pki)
+    use_redis(began, "redis://127.0.0.1:7000", "/r/password")
+    made = rendered_with(user_config(began), documents(fleet))
+    assert made == began
+
+
+def test_what_documents_change_comes_into_force(fleet: Path) -> None:
+    began = start(fleet)
+    dearer = rendered_with(user_config(began), documents(fleet, ("gpuHourUsd: 1,", "gpuHourUsd: 2,")))
+    assert user_config(dearer)["region"]["gpuHourUsd"] == 2.0
+    assert dearer["http_options"]["port"] == 8123
+
+
+def test_a_region_that_is_no_longer_named_refuses(fleet: Path) -> None:
+    began = start(fleet)
+    text = documents(fleet, ("cloud-a, cloud: cloud-a", "cloud-z, cloud: cloud-a"))
+    with pytest.raises(LookupError, match=r"region cloud-a: is not in federation two; allowed: cloud-z"):
+        rendered_with(user_config(began), text)
+
+
+# ---- the keeper ----
+
+
+class Stage:
+    """A keeper over a fake Serve that runs the config of the start; time passes with each sleep."""
+
+    def __init__(self, began: dict[str, Any]) -> None:
+        self.serve = FakeServe(by_name(deepcopy(began["applications"])))
+        self.now_s = 100.0
+        self.idle = True
+        self.revisions: list[str] = []
+        self.put_back: list[int] = []
+        self.slept_s = 0.0
+        self.on_sleep: Callable[[], None] = lambda: None
+        self.writer = ConfigWriter(self.serve, None)  # type: ignore[arg-type]
+        self.keeper = ConfigKeeper(
+            self.writer,
+            now_s=lambda: self.now_s,
+            sleep=self.sleep,
+            is_idle=lambda app: self.idle,
+            on_revision=self.revisions.append,
+            on_put_back=self.put_back.append,
+        )
+        self.keeper.configure({**user_config(began), "top": TOP})
+
+    async def sleep(self, seconds: float) -> None:
+        self.now_s += seconds
+        self.slept_s += seconds
+        self.on_sleep()
+
+    @property
+    def engines(self) -> list[str]:
+        return sorted(name for name in self.serve.apps if "--" in name)
+
+
+async def test_a_foreign_change_is_told_for_a_minute(fleet: Path) -> None:
+    stage = Stage(start(fleet))
+    await stage.keeper.turn()
+    assert (stage.revisions, stage.keeper.told()) == ([""], "")
+    del stage.serve.apps["grix"]
+    await stage.keeper.turn()
+    assert stage.put_back == [1]
+    assert stage.keeper.told() == "a foreign change of the Serve config was put back: grix"
+    assert "grix" in stage.serve.apps
+    stage.now_s += 60.1
+    assert stage.keeper.told() == ""
+
+
+async def test_documents_without_another_engine_are_put_once(fleet: Path) -> None:
+    stage = Stage(start(fleet))
+    stage.keeper.want("r1", documents(fleet, ("gpuHourUsd: 1,", "gpuHourUsd: 2,")))
+    await stage.keeper.turn()
+    assert stage.revisions == ["", "r1"]
+    assert len(stage.serve.puts) == 1
+    router = stage.serve.apps["grix"]["deployments"][0]
+    assert router["user_config"]["region"]["gpuHourUsd"] == 2.0
+    await stage.keeper.turn()
+    assert len(stage.serve.puts) == 1
+
+
+async def test_another_engine_starts_first_and_the_old_one_leaves_when_it_is_idle(fleet: Path) -> None:
+    stage = Stage(start(fleet))
+    (old,) = stage.engines
+    stage.keeper.want("r2", documents(fleet, ("maxModelLen: 4096", "maxModelLen: 2048")))
+    stage.idle = False
+
+    def later() -> None:
+        # It becomes idle only a while after the new one runs.
+        stage.idle = stage.slept_s > 8.0
+
+    stage.on_sleep = later
+    await stage.keeper.turn()
+    (new,) = stage.engines
+    assert new != old
+    assert stage.serve.puts == [
+        ["grix", "grix-region", *sorted([old, new])],
+        ["grix", "grix-region", *sorted([old, new])],
+        ["grix", "grix-region", new],
+    ]
+    assert stage.slept_s >= 8.0 + IDLE_S
+    assert stage.revisions == ["", "r2"]
+
+
+async def test_an_old_engine_that_is_never_idle_leaves_after_the_longest_request(fleet: Path) -> None:
+    stage = Stage(start(fleet))
+    stage.keeper.want("r2", documents(fleet, ("maxModelLen: 4096", "maxModelLen: 2048")))
+    stage.idle = False
+    await stage.keeper.turn()
+    assert len(stage.engines) == 1
+    assert 600.0 <= stage.slept_s <= 605.0
+
+
+async def test_an_engine_that_does_not_start_takes_everything_back_and_is_told(fleet: Path) -> None:
+    stage = Stage(start(fleet))
+    before = stage.engines
+    text = documents(fleet, ("maxModelLen: 4096", "maxModelLen: 2048"))
+    stage.keeper.want("r3", text)
+    new = next(n for n in by_name(rendered_with(user_config(start(fleet)), text)["applications"]) if "--" in n)
+    stage.serve.broken[new] = "trace\nout of memory"
+    await stage.keeper.turn()
+    assert stage.engines == before
+    assert stage.revisions == [""]
+    assert stage.keeper.told() == f"revision r3 is refused: {new} is DEPLOY_FAILED: out of memory"
+    await stage.keeper.turn()
+    assert len(stage.serve.puts) == 2
+
+
+@pytest.mark.parametrize("text", ["[]", "{}", "no json", '[{"kind": "Tenant"}]'])
+async def test_documents_that_are_none_change_nothing(fleet: Path, text: str) -> None:
+    stage = Stage(start(fleet))
+    stage.keeper.want("r4", text)
+    await stage.keeper.turn()
+    assert stage.serve.puts == []
+    assert stage.keeper.told().startswith("revision r4 is refused: ")
+
+
+async def test_a_dashboard_that_is_away_is_asked_again_and_the_way_goes_on(fleet: Path) -> None:
+    stage = Stage(start(fleet))
+    await stage.keeper.turn()
+    stage.serve.away = True
+    stage.keeper.want("r5", documents(fleet, ("gpuHourUsd: 1,", "gpuHourUsd: 2,")))
+    with pytest.raises(ServeRestError):
+        await stage.keeper.turn()
+    stage.serve.away = False
+    await stage.keeper.turn()
+    assert stage.revisions == ["", "r5"]
+
+
+async def test_new_documents_wake_the_keeper(fleet: Path) -> None:
+    stage = Stage(start(fleet))
+    task = asyncio.create_task(stage.keeper.run())
+    try:
+        async with asyncio.timeout(5):
+            while stage.revisions != [""]:
+                await asyncio.sleep(0.01)
+            stage.keeper.want("r6", documents(fleet, ("gpuHourUsd: 1,", "gpuHourUsd: 2,")))
+            while stage.revisions != ["", "r6"]:
+                await asyncio.sleep(0.01)
+    finally:
+        task.cancel()
