@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import grpc
 
@@ -93,7 +93,8 @@ class PeerLink:
         failed = 0
         while True:
             try:
-                await self._beat()
+                if await self._beat() == "renewed":
+                    continue
                 fault = f"{self.peer} ended the beats"
             except grpc.aio.AioRpcError as error:
                 fault = f"{self.peer} at {self.address}: {error.details()}"
@@ -136,7 +137,7 @@ class PeerLink:
             self._line = _Line(pair, channel, PeerStub(channel))
         return self._line
 
-    async def _beat(self) -> None:
+    async def _beat(self) -> Literal["ended", "renewed"]:
         """One stream of beats, until it ends or the certificate changes."""
         line, beats = self._now(), BeatLine(self.peer.name, self.watch, self.clock.now_s)
         stream = line.stub.Beat()
@@ -145,14 +146,16 @@ class PeerLink:
             while not hearing.done() and self._now() is line:
                 await stream.write(beat_message(beats.next(self.state())))
                 await asyncio.wait({hearing}, timeout=self.beat_s)
-            if hearing.done():
-                hearing.result()
+            if not hearing.done():
+                return "renewed"
+            hearing.result()
         except asyncio.InvalidStateError:
             # The stream has ended; why is what reading it says.
             await hearing
         finally:
             hearing.cancel()
             stream.cancel()
+        return "ended"
 
     async def _hear(self, stream: Any, beats: BeatLine) -> None:
         async for message in stream:

@@ -109,7 +109,7 @@ class Cable:
     async def _join(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         there, back = await asyncio.open_connection("127.0.0.1", self._to_port)
         self._ends += [writer, back]
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, asyncio.CancelledError):
             await asyncio.gather(self._carry(reader, back), self._carry(there, writer))
 
     async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -256,10 +256,13 @@ async def _all(packets: AsyncIterator[Packet]) -> list[Packet]:
     return [packet async for packet in packets]
 
 
-async def test_certificates_are_renewed_while_calls_and_beats_run(root: Path, tmp_path: Path) -> None:
+async def test_certificates_are_renewed_while_calls_and_beats_run(
+    root: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     mine = tmp_path / "pki"
     shutil.copytree(root, mine, symlinks=True)
     async with two(mine, False, (*GOOD[:3], "hang"), GOOD) as (a, b):
+        caplog.clear()
         packets = a.gateway.call("cloud-b", CALL)
         async for packet in packets:
             if any(isinstance(frame, Body) for frame in packet):
@@ -274,6 +277,7 @@ async def test_certificates_are_renewed_while_calls_and_beats_run(root: Path, tm
         assert b.agents.closed == 1
         await packets.aclose()
         await until(lambda: b.agents.closed == 2)
+    assert "no link" not in caplog.text
 
 
 @asynccontextmanager
