@@ -36,7 +36,7 @@ class PeerAgents:
             return
         try:
             found = await asyncio.to_thread(serve.get_deployment_handle, "RegionGateway", REGION_APP)
-        except (RayServeException, RayError) as error:
+        except (KeyError, RayServeException, RayError) as error:  # KeyError: no such app
             log.info("the region's gateway is not there yet: %s", type(error).__name__)
             return
         # The first .options() must run on the loop that will use the handle.

@@ -15,7 +15,7 @@ import logging
 import random
 from collections.abc import AsyncIterator
 from contextlib import aclosing
-from typing import Any, Final
+from typing import Any
 
 from ray import serve
 from ray.serve.handle import DeploymentHandle
@@ -32,9 +32,6 @@ from serve_app.edge.serve_metrics import ServeMeter
 from serve_app.ports import AgentCall, Packet
 
 log = logging.getLogger("ray.serve")
-
-#: Looking up a deployment's handle asks Serve's controller.
-LOOK_LIMIT_S: Final = 5.0
 
 
 class AgentExchange:

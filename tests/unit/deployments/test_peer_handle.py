@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 from ray.exceptions import ActorDiedError
-from ray.serve.exceptions import RayServeException
 
 from deployments import peer_handle
 from deployments.peer_handle import PeerAgents
@@ -36,7 +35,7 @@ class Stage:
 
     def look(self, deployment: str, app: str) -> Stage:
         if not self.there:
-            raise RayServeException("no such deployment")
+            raise KeyError(app)
         assert (deployment, app) == ("RegionGateway", "grix-region")
         return self
 
