@@ -11,6 +11,7 @@ request id plays the n-th list, the last one again and again. Text that is no sc
     ["tail"]               it went well                   ["broken", REASON]  a tail with a failure
     ["raise"]              an exception                   ["exit"]            the process ends at once
     ["refuse", FIELD]      fails the head with 400 when the request has this field
+    ["recall"]             says the request's messages, as JSON
 
 Every call leaves lines in a file of the stub's folder, so that a test can see what reached the worker, and when.
 """
@@ -175,6 +176,8 @@ def frames_of(call: AgentCall, step: str, values: list[Any]) -> list[Frame]:
         return [Head(max_tokens=call.max_tokens)]
     if step == "tail":
         return [good]
+    if step == "recall":
+        return [Body(event(said(json.dumps(call.body["messages"]))))]
     if step == "say":
         return [Body(event(said(values[0])))] if call.stream else []
     if step == "chunk":

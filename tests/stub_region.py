@@ -173,6 +173,15 @@ class StubRegion:
         finally:
             connection.close()
 
+    def metrics(self) -> str:
+        """The exports of the region's node."""
+        connection = http.client.HTTPConnection(urlsplit(self.url).netloc, timeout=30)
+        try:
+            connection.request("GET", "/metrics")
+            return connection.getresponse().read().decode()
+        finally:
+            connection.close()
+
     def healthz(self, query: str = "") -> tuple[int, dict[str, Any]]:
         """Status and body of the health check."""
         connection = http.client.HTTPConnection(urlsplit(self.url).netloc, timeout=30)
