@@ -30,10 +30,14 @@ def documents(regions: int, agents: int) -> list[dict[str, Any]]:
     names = [d["metadata"]["name"] for d in shipped if d["kind"] == "AgentPolicy"]
     alias = next(d for d in shipped if d["kind"] == "AgentPolicy" and "engineOf" in d["spec"])
     more = [alias | {"metadata": {"name": f"agent-{n}"}} for n in range(len(names), agents)]
-    facts = {"cloud": "cloud-a", "location": "here", "gpuHourUsd": 1.0, "role": "primary", "residency": ["sg", "jp"]}
+    facts = {"location": "here", "gpuHourUsd": 1.0, "role": "primary", "residency": ["sg", "jp"]}
     spec = {
         "coordinator": {"address": "127.0.0.1:7443"},
-        "regions": [{"name": name, "gateway": f"{name}:7543", **facts} for name in region_names(regions)],
+        # The clouds that the set has an affinity to, in turn.
+        "regions": [
+            {"name": name, "gateway": f"{name}:7543", "cloud": ("cloud-a", "cloud-b")[n % 2], **facts}
+            for n, name in enumerate(region_names(regions))
+        ],
         "health": {"heartbeat": f"{HEARTBEAT_S:g}s"},
     }
     federation = {"apiVersion": "grix.io/v1", "kind": "Federation", "metadata": {"name": FEDERATION}, "spec": spec}

@@ -14,7 +14,7 @@ from serve_app.cli.state import Home
 from serve_app.cli.table import render
 from serve_app.cli.up import alone
 from serve_app.core import drill_verdict
-from serve_app.core.drill_verdict import PROMISES, Drill, Run, Times
+from serve_app.core.drill_verdict import Drill, Promise, Run, Times
 
 BASELINE_S: Final = 5.0
 AFTERWARDS_S: Final = 2.0
@@ -77,25 +77,31 @@ def _wait_well(scene: Scene) -> None:
             time.sleep(POLL_S)
 
 
-def run_once(drill: Drill, scene: Scene) -> tuple[Run, list[str]]:
-    """One run; the promises it broke. The world is whole again when this returns, also by an exception."""
+def run_once(drill: Drill, scene: Scene, *, restores: bool = True) -> tuple[Run, list[str]]:
+    """One run; the promises it broke. The world is whole again when this returns, also by an exception.
+
+    Without ``restores`` it is left with the fault in it.
+    """
     there = entries(scene.home)
     observer = next(e for e in there if e.name != scene.region)
     stream, watch = Stream(there), Watch(observer, scene.region)
-    fault = FAULTS[drill](scene)
+    promise = drill_verdict.promise_of(drill, restored=restores)
     watch.start()
     stream.start()
     try:
         _baseline(stream, watch, scene)
-        times = _strike(fault, drill, stream, watch, scene)
+        scene.progress.tell(f"{scene.region}: {drill}")
+        times = _strike(FAULTS[drill](scene), stream, scene, restores=restores)
+        if restores:
+            _wait_full(promise, watch, times, scene)
         time.sleep(AFTERWARDS_S)
     finally:
         watch.stop()
         stream.stop()
     records = records_of(stream, there, times.fault_s, times.restore_s)
     asked = with_retries(stream, times.fault_s, times.restore_s, records)
-    result = drill_verdict.run_of(drill, asked, watch.sights, times)
-    return result, drill_verdict.broken(drill, result, asked, watch.sights, times)
+    result = drill_verdict.run_of(promise, asked, watch.sights, times)
+    return result, drill_verdict.broken(promise, result, asked, watch.sights, times)
 
 
 def _baseline(stream: Stream, watch: Watch, scene: Scene) -> None:
@@ -113,11 +119,9 @@ def _baseline(stream: Stream, watch: Watch, scene: Scene) -> None:
         raise Failed(f"{scene.region}: {told}")
 
 
-def _strike(fault: Fault, drill: Drill, stream: Stream, watch: Watch, scene: Scene) -> Times:
-    """The fault, its removal, and the time until the region has its full share again."""
+def _strike(fault: Fault, stream: Stream, scene: Scene, *, restores: bool) -> Times:
+    """The fault, and its removal."""
     fault.prepare()
-    scene.progress.tell(f"{scene.region}: {drill}")
-    restore_s = 0.0
     stream.gone = frozenset({scene.region}) if fault.entry_goes else frozenset()
     fault_s = time.monotonic()
     try:
@@ -125,28 +129,22 @@ def _strike(fault: Fault, drill: Drill, stream: Stream, watch: Watch, scene: Sce
         time.sleep(fault.hold_s)
     finally:
         restore_s = time.monotonic()
-        scene.progress.tell(f"{scene.region}: the fault is removed")
-        fault.restore()
-    back_s = time.monotonic()
-    stream.gone = frozenset()
-    _wait_full(drill, watch, scene)
-    return Times(fault_s, restore_s, back_s)
+        if restores:
+            scene.progress.tell(f"{scene.region}: the fault is removed")
+            fault.restore()
+            stream.gone = frozenset()
+    return Times(fault_s, restore_s, time.monotonic())
 
 
-def _wait_full(drill: Drill, watch: Watch, scene: Scene) -> None:
+def _wait_full(promise: Promise, watch: Watch, times: Times, scene: Scene) -> None:
     """Waits until the survivor gives the region its full share; what does not come is the verdict's to tell."""
-    began_s = time.monotonic()
-    while time.monotonic() < began_s + RECOVERY_LIMIT_S:
+    while time.monotonic() < times.back_s + RECOVERY_LIMIT_S:
         last = watch.sights[-1]
-        settled = last.at_s >= began_s and not last.out and (last.weight == 1.0 or PROMISES[drill].ejects is False)
-        if settled and (PROMISES[drill].recovered_s is None or _was_back(watch, began_s)):
+        if last.at_s >= times.back_s and not last.out and (last.weight == 1.0 or promise.ejects is False):
             return
-        scene.progress.tell(f"{scene.region}: share {'none' if last.out else last.weight}")
+        share = "no" if last.out or last.weight is None else f"{last.weight:.1f} of its"
+        scene.progress.tell(f"{scene.region}: has {share} share")
         time.sleep(POLL_S)
-
-
-def _was_back(watch: Watch, began_s: float) -> bool:
-    return any(s.at_s >= began_s and not s.out for s in watch.sights)
 
 
 HEAD: Final = (

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final, Literal
 
 Drill = Literal[
@@ -114,9 +114,13 @@ PROMISES: Final[Mapping[Drill, Promise]] = {
 }
 
 
-def run_of(drill: Drill, asked: Sequence[Asked], sights: Sequence[Sight], times: Times) -> Run:
+def promise_of(drill: Drill, *, restored: bool = True) -> Promise:
+    """What a drill has to hold; of a world that is left as it is nobody expects that it recovers."""
+    return PROMISES[drill] if restored else replace(PROMISES[drill], recovered_s=None)
+
+
+def run_of(promise: Promise, asked: Sequence[Asked], sights: Sequence[Sight], times: Times) -> Run:
     """The numbers of one run."""
-    promise = PROMISES[drill]
     detected = _detected(sights, times, slow=promise.becomes_slow)
     entered = [a for a in asked if a.ending != "lost"]
     return Run(
@@ -169,9 +173,9 @@ def _is_back(sight: Sight) -> bool:
     return not sight.out and sight.weight is not None
 
 
-def broken(drill: Drill, run: Run, asked: Sequence[Asked], sights: Sequence[Sight], times: Times) -> list[str]:
-    """The promises that one run has broken, in words; how often a failover is late is judged over all runs."""
-    promise, faults = PROMISES[drill], []
+def broken(promise: Promise, run: Run, asked: Sequence[Asked], sights: Sequence[Sight], times: Times) -> list[str]:
+    """What one run has not held, in words; how often a failover is late is judged over all runs."""
+    faults = []
     if promise.ejects and run.detected_s is None:
         faults.append("nobody noticed the fault")
     if promise.becomes_slow and run.detected_s is None:

@@ -87,7 +87,7 @@ def region() -> Iterator[LiveRegion]:
     # A socket's path may have 107 characters, so the folder is not under pytest's long one.
     with tempfile.TemporaryDirectory(prefix="grix-e2e-") as name:
         folder = Path(name)
-        grix(folder, "up")
+        grix(folder, "up", "--region", "cloud-a")
         record = json.loads((folder / ".grix/state.json").read_text())["regions"][0]
         try:
             yield LiveRegion(record["url"], Path(record["key_file"]).read_text().strip(), folder, record)

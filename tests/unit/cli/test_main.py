@@ -162,10 +162,10 @@ def test_a_folder_with_local_yaml_is_rendered_and_explained(
     assert main(["render", "cloud-a", "--config", "mine"]) == 0
     told = capfdbinary.readouterr()
     apps = yaml.safe_load(told.out)["applications"]
-    assert [app["args"]["model_path"] for app in apps[1:]] == ["embedded:tiny-qwen"]
+    assert [app["args"].get("model_path") for app in apps] == [None, "embedded:tiny-qwen", None]
     assert told.err.startswith(b"local.yaml is read, and not mine/regions, mine/policies, mine/tenants.yaml; name ")
-    assert main(["render", "cloud-b", "--config", "mine"]) == 2
-    assert b"region cloud-b: is not in federation local; allowed: cloud-a" in capfdbinary.readouterr().err
+    assert main(["render", "edge-1", "--config", "mine"]) == 2
+    assert b"region edge-1: is not in federation local; allowed: cloud-a, cloud-b" in capfdbinary.readouterr().err
 
 
 def test_a_folder_without_a_federation_is_told_what_is_missing(

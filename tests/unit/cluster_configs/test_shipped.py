@@ -163,8 +163,13 @@ def test_local_is_one_small_engine_that_every_agent_uses() -> None:
         "qwen-chat": None, "qwen-doc": "qwen-chat", "qwen-coder": "qwen-chat", "edge-chat": "qwen-chat"
     }  # fmt: skip
     assert all((a.spec.min_replicas, a.spec.max_replicas) == (1, 1) for a in config.agents.values())
-    assert config.federation.spec.coordinator is None and len(config.federation.spec.regions) == 1
-    assert config.federation.spec.regions[0].http.host == "127.0.0.1"
+    assert config.agents["qwen-chat"].spec.language_affinity == {"ja": "cloud-a", "ko": "cloud-b"}
+    spec = config.federation.spec
+    assert spec.coordinator is not None and spec.coordinator.address == "127.0.0.1:7443"
+    assert [(r.name, r.http.host, r.http.port, r.gateway) for r in spec.regions] == [
+        ("cloud-a", "127.0.0.1", 8000, "127.0.0.1:7543"),
+        ("cloud-b", "127.0.0.1", 8001, "127.0.0.1:7643"),
+    ]
     assert config.tenants == {}
 
 

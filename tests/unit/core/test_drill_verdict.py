@@ -16,6 +16,7 @@ from serve_app.core.drill_verdict import (
     broken,
     late,
     percentile,
+    promise_of,
     report,
     run_of,
 )
@@ -50,13 +51,13 @@ def test_the_numbers_of_a_region_that_was_killed() -> None:
         asked(ending="broken", first_s=100.2, ended_s=100.6),
         asked(began_s=120.0, first_s=120.2, ended_s=120.4),
     )
-    run = run_of("kill-region", stream, SIGHTS, TIMES)
+    run = run_of(PROMISES["kill-region"], stream, SIGHTS, TIMES)
     assert run == Run(0.8, "peer", 1.4, 20.0, 5, 2, 0, 1, 0)
-    assert broken("kill-region", run, stream, SIGHTS, TIMES) == []
+    assert broken(PROMISES["kill-region"], run, stream, SIGHTS, TIMES) == []
 
 
 def test_nobody_disturbed_is_a_failover_of_zero() -> None:
-    assert run_of("partition", (WHOLE, asked()), SIGHTS, TIMES).failover_s == 0.0
+    assert run_of(PROMISES["partition"], (WHOLE, asked()), SIGHTS, TIMES).failover_s == 0.0
 
 
 @pytest.mark.parametrize(
@@ -72,14 +73,14 @@ def test_nobody_disturbed_is_a_failover_of_zero() -> None:
     ],
 )
 def test_who_was_disturbed_until_when(disturbed: Asked, failover_s: float) -> None:
-    assert run_of("partition", (WHOLE, disturbed), SIGHTS, TIMES).failover_s == failover_s
+    assert run_of(PROMISES["partition"], (WHOLE, disturbed), SIGHTS, TIMES).failover_s == failover_s
 
 
 def test_a_fault_that_nobody_noticed() -> None:
     sights = (WELL, replace(WELL, at_s=120.0))
-    run = run_of("partition", (WHOLE,), sights, TIMES)
+    run = run_of(PROMISES["partition"], (WHOLE,), sights, TIMES)
     assert (run.detected_s, run.detector) == (None, None)
-    assert broken("partition", run, (WHOLE,), sights, TIMES) == ["nobody noticed the fault"]
+    assert broken(PROMISES["partition"], run, (WHOLE,), sights, TIMES) == ["nobody noticed the fault"]
 
 
 def test_each_broken_promise_is_told() -> None:
@@ -90,9 +91,9 @@ def test_each_broken_promise_is_told() -> None:
         asked(ending="lost", first_s=None),
     )
     sights = (*SIGHTS[:5], Sight(160.0, out=True, weight=0.1), Sight(190.0, out=False, weight=1.0))
-    run = run_of("partition", stream, sights, TIMES)
+    run = run_of(PROMISES["partition"], stream, sights, TIMES)
     assert run == Run(0.8, "peer", 30.0, 39.0, 3, 1, 1, 1, 1)
-    assert broken("partition", run, stream, sights, TIMES) == [
+    assert broken(PROMISES["partition"], run, stream, sights, TIMES) == [
         "served again after 30.0 s, promised 10 s always",
         "1 requests lost their entry, though every entry was there",
         "1 requests failed without a first byte, promised none: 503 no_healthy_target",
@@ -104,31 +105,40 @@ def test_each_broken_promise_is_told() -> None:
 
 
 def test_a_region_that_never_came_back_and_one_that_came_back_at_once() -> None:
-    gone = run_of("partition", (WHOLE,), SIGHTS[:4], TIMES)
+    gone = run_of(PROMISES["partition"], (WHOLE,), SIGHTS[:4], TIMES)
     assert gone.recovered_s is None
-    assert broken("partition", gone, (WHOLE,), SIGHTS[:4], TIMES) == ["the region did not come back to its full share"]
+    assert broken(PROMISES["partition"], gone, (WHOLE,), SIGHTS[:4], TIMES) == [
+        "the region did not come back to its full share"
+    ]
     sights = (*SIGHTS[:4], Sight(151.0, out=False, weight=1.0))
-    at_once = run_of("partition", (WHOLE,), sights, TIMES)
+    at_once = run_of(PROMISES["partition"], (WHOLE,), sights, TIMES)
     assert at_once.recovered_s == 0.0
-    assert broken("partition", at_once, (WHOLE,), sights, TIMES) == [
+    assert broken(PROMISES["partition"], at_once, (WHOLE,), sights, TIMES) == [
         "the region came back with its full share at once, without a ramp"
     ]
 
 
+def test_of_a_world_that_is_left_as_it_is_no_recovery_is_expected() -> None:
+    promise = promise_of("kill-region", restored=False)
+    run = run_of(promise, (WHOLE,), SIGHTS[:4], TIMES)
+    assert (run.recovered_s, broken(promise, run, (WHOLE,), SIGHTS[:4], TIMES)) == (None, [])
+    assert promise_of("kill-region") is PROMISES["kill-region"]
+
+
 def test_a_stall_has_to_be_noticed_in_time() -> None:
     sights = (WELL, Sight(105.1, out=True, weight=0.1, detector="peer"), *SIGHTS[4:])
-    run = run_of("stall", (WHOLE,), sights, TIMES)
+    run = run_of(PROMISES["stall"], (WHOLE,), sights, TIMES)
     assert run.detected_s == 5.1
-    assert broken("stall", run, (WHOLE,), sights, TIMES) == ["noticed after 5.1 s, promised 5 s"]
+    assert broken(PROMISES["stall"], run, (WHOLE,), sights, TIMES) == ["noticed after 5.1 s, promised 5 s"]
 
 
 def test_slow_is_noticed_and_not_taken_out() -> None:
     sights = (WELL, Sight(104.0, out=False, slow=True, weight=0.3), Sight(120.0, out=False, weight=1.0))
-    run = run_of("slow", (WHOLE,), sights, TIMES)
+    run = run_of(PROMISES["slow"], (WHOLE,), sights, TIMES)
     assert (run.detected_s, run.recovered_s) == (4.0, None)
-    assert broken("slow", run, (WHOLE,), sights, TIMES) == []
-    assert broken("slow", run, (WHOLE,), SIGHTS, TIMES) == ["the region was taken out, though it could serve"]
-    assert broken("slow", run_of("slow", (WHOLE,), (WELL,), TIMES), (WHOLE,), (WELL,), TIMES) == [
+    assert broken(PROMISES["slow"], run, (WHOLE,), sights, TIMES) == []
+    assert broken(PROMISES["slow"], run, (WHOLE,), SIGHTS, TIMES) == ["the region was taken out, though it could serve"]
+    assert broken(PROMISES["slow"], run_of(PROMISES["slow"], (WHOLE,), (WELL,), TIMES), (WHOLE,), (WELL,), TIMES) == [
         "nobody noticed that the region was slow"
     ]
 
@@ -136,7 +146,7 @@ def test_slow_is_noticed_and_not_taken_out() -> None:
 @pytest.mark.parametrize("drill", ["kill-coordinator", "half-partition"])
 def test_no_request_at_all_fails_without_the_coordinator(drill: Drill) -> None:
     sights = (WELL, replace(WELL, at_s=110.0))
-    run = run_of(drill, (WHOLE, asked()), sights, TIMES)
+    run = run_of(PROMISES[drill], (WHOLE, asked()), sights, TIMES)
     assert asdict(run) == {
         "detected_s": None,
         "detector": None,
@@ -148,10 +158,10 @@ def test_no_request_at_all_fails_without_the_coordinator(drill: Drill) -> None:
         "failed_mid_stream": 0,
         "hung": 0,
     }
-    assert broken(drill, run, (WHOLE,), sights, TIMES) == []
+    assert broken(PROMISES[drill], run, (WHOLE,), sights, TIMES) == []
     stream = (asked(ending="broken", first_s=100.3, ended_s=100.5),)
-    failed = run_of(drill, stream, sights, TIMES)
-    assert broken(drill, failed, stream, sights, TIMES) == ["1 requests failed mid-stream, promised 0"]
+    failed = run_of(PROMISES[drill], stream, sights, TIMES)
+    assert broken(PROMISES[drill], failed, stream, sights, TIMES) == ["1 requests failed mid-stream, promised 0"]
 
 
 def test_the_report_is_the_json_that_was_agreed_on() -> None:

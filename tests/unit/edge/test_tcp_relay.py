@@ -187,7 +187,7 @@ def test_a_target_that_is_not_there_is_a_reset_and_a_new_target_is_reached(line:
     with socket.create_server(("127.0.0.1", 0)) as other:
         other.settimeout(10)
         line.set(target="127.0.0.1:1")
-        with line.dial() as near, pytest.raises(ConnectionResetError):
+        with pytest.raises(ConnectionResetError), line.dial() as near:
             near.recv(1)
         line.set(target=f"127.0.0.1:{other.getsockname()[1]}")
         near = line.dial()
