@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from typing import Any
+from dataclasses import asdict, fields
+from typing import Any, Final
 
 from serve_app.core.fleet import Fleet
 from serve_app.core.fleet_member import Member
 from serve_app.core.reports import TargetReport
+from serve_app.core.snapshots import Load
+
+# Written out by name: a large fleet has thousands of targets, and ``asdict`` would copy each value deeply.
+_TARGET: Final = tuple(f.name for f in fields(TargetReport) if f.name != "load")
+_LOAD: Final = tuple(f.name for f in fields(Load))
 
 
 def status_of(fleet: Fleet, now_s: float) -> dict[str, Any]:
@@ -54,7 +59,8 @@ def _region(fleet: Fleet, member: Member, now_s: float) -> dict[str, Any]:
 def _target(fleet: Fleet, region: str, target: TargetReport) -> dict[str, Any]:
     expected = fleet.due.get((region, target.agent))
     return {
-        **asdict(target),
+        **{name: getattr(target, name) for name in _TARGET},
+        "load": {name: getattr(target.load, name) for name in _LOAD},
         "expected": expected,
         "drifted": expected is not None and expected != target.release,
     }

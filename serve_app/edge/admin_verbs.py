@@ -14,6 +14,7 @@ from serve_app.core.fleet_status import status_of
 from serve_app.edge.coordinator_hub import Hub
 from serve_app.edge.facts_store import StoreError, facts_json, facts_of
 from serve_app.edge.fleet_documents import config_of, parsed, wanted_of
+from serve_app.edge.wire_link import MOST_DOCUMENTS_BYTES
 
 #: Who watches asks each second: that is one line of the audit log in so long.
 STATUS_NOTED_S: Final = 60.0
@@ -146,6 +147,9 @@ class Verbs:
             said = f"Federation: metadata.name: is '{name}'; allowed: {self._federation}, whose certificates these are"
             raise AdminError("refused", (said,))
         wanted = await asyncio.to_thread(wanted_of, config, self._model)
+        if len(wanted.documents.encode()) > MOST_DOCUMENTS_BYTES:
+            said = f"documents: {len(wanted.documents)} characters; at most {MOST_DOCUMENTS_BYTES} bytes are allowed"
+            raise AdminError("refused", (said,))
         before = self._hub.fleet.wanted.revision
         await self._told(Apply(who, wanted, dry_run))
         known = {agent for _, agent in wanted.expected}

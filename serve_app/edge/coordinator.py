@@ -157,7 +157,7 @@ class Coordinator:
             await hub.run()
             self._say(hub.fault or "the lease is lost")
         finally:
-            hub.stopped.set()
+            hub.stop()
             keeper.cancel()
             if server is not None:
                 await server.stop(STOP_S)
@@ -173,4 +173,4 @@ class Coordinator:
         while await lease.keep():
             await asyncio.sleep(RENEW_S)
         log.error("the lease is lost: another coordinator may serve now")
-        hub.stopped.set()
+        hub.stop()

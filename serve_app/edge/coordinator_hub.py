@@ -121,13 +121,19 @@ class Hub:
         except FencedError as error:
             self.fault = str(error)
             log.error("another coordinator has taken over: %s", error)
-            self.stopped.set()
+            self.stop()
         except StoreError as error:
             self._lines = lines + self._lines
             self.counts["store_failures"] += 1
             self.fault = str(error)
             log.error("facts are not stored: %s", error)
         return self.fault
+
+    def stop(self) -> None:
+        """Nothing more is told or answered; links end."""
+        self.stopped.set()
+        for link in self.links.values():
+            link.closed.set()
 
     # ---- time ----
 

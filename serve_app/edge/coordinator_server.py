@@ -27,7 +27,7 @@ log = logging.getLogger("ray.serve")
 #: Of one message of a region.
 MOST_UP_BYTES: Final = MOST_STATE_BYTES + MOST_NODES_BYTES
 #: What gRPC itself takes: an operator's documents as JSON in JSON.
-MOST_BYTES: Final = 4 * MOST_DOCUMENTS_BYTES
+MOST_BYTES: Final = 2 * MOST_DOCUMENTS_BYTES
 #: A region that dials says who it is within this time.
 FIRST_MESSAGE_S: Final = 5.0
 #: The same refusal is one line of the audit log in so long: who is refused comes back each second.
@@ -77,6 +77,11 @@ class CoordinatorServer:
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, str(refused))
             raise AssertionError("abort raises") from None
 
+    async def _serving(self, context: Any) -> None:
+        """Ends a call to a coordinator that has lost its place: another one may answer by now."""
+        if self._hub.stopped.is_set():
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "this coordinator stops")
+
     def _note_refused(self, who: str, region: str, why: str) -> None:
         self._hub.counts["refused"] += 1
         now_s = self._hub.now_s()
@@ -107,6 +112,7 @@ class CoordinatorServer:
             if link.close is not None:
                 why = link.close.why
                 await context.abort(_STATUS[link.close.reason], why)
+            await self._serving(context)
         except _NoReport as error:
             why = error.why
             self._note_refused(identity.uri, link.region if link else "", why)
@@ -185,6 +191,7 @@ class CoordinatorServer:
     async def admin(self, request: pb.AdminRequest, context: Any) -> pb.AdminReply:
         """One call of an operator."""
         identity = await self._caller(self._operators, context)
+        await self._serving(context)
         try:
             check_protocol(request.protocol)
             answer = await self._verbs.do(identity.name, request.verb, request.json)
