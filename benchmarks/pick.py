@@ -8,7 +8,6 @@ other processes of the machine take is not counted.
 from __future__ import annotations
 
 import argparse
-import gc
 import json
 import random
 import sys
@@ -72,7 +71,8 @@ def wish(session: str | None) -> pick.Wish:
 def measure(targets: int, calls: int, *, sessions: bool) -> dict[str, float]:
     """p50 and p99 of one call in µs."""
     snapshot, scoring = fleet(targets), Scoring()
-    in_flight = {t.id: i % 3 for i, t in enumerate(snapshot.targets)}
+    # What this Router has sent since the last reports went to a few of them.
+    in_flight = {t.id: 1 + i % 3 for i, t in enumerate(snapshot.targets[::7])}
     took_ns = []
     for i in range(calls + WARM_UP):
         asked = wish(f"acme/s{i}" if sessions else None)
@@ -93,7 +93,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     asked = parser.parse_args(argv)
     if asked.targets < 1 or asked.calls < 100:
         parser.error("--targets must be at least 1 and --calls at least 100")
-    gc.freeze()
     told = {
         "targets": asked.targets,
         "calls": asked.calls,

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import repeat
 from math import ceil
 from types import MappingProxyType
 from typing import Final, Literal, NamedTuple
@@ -23,7 +22,6 @@ from serve_app.outcomes import Reason
 #: No target of a tier takes new sessions above this multiple of its share of what runs and waits in the tier.
 BOUND: Final = 1.25
 _NOTHING: Final[Mapping[str, int]] = MappingProxyType({})
-
 #: What is special about a candidate: the session's own, the one that finds out whether a breaker may close, one that
 #: is asked only when nobody has a short queue, one only when nobody else is there at all.
 Mark = Literal["", "kept", "probe", "over limit", "handover", "backup"]
@@ -53,9 +51,6 @@ class Wish:
     hops: int = 0
 
 
-Row = tuple[Target, str | None, TierRank, float | None, tuple[float, ...], Mark]
-
-
 class Candidate(NamedTuple):
     """One target with what was thought of it: ``dropped`` names the filter that took it out.
 
@@ -82,23 +77,44 @@ class Candidate(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class Look:
+    """What was thought of each target, in columns, and ``order``, places in them; ``out`` are those dropped."""
+
+    usable: Sequence[Target]
+    ranks: Sequence[TierRank]
+    scores: Sequence[float]
+    parts: Sequence[Sequence[float]]
+    marks: Sequence[Mark]
+    order: Sequence[int]
+    out: Sequence[tuple[Target, str, TierRank]]
+
+    def candidate(self, i: int) -> Candidate:
+        parts = tuple(column[i] for column in self.parts)
+        return Candidate(self.usable[i], None, self.ranks[i], self.scores[i], parts, self.marks[i])
+
+
+@dataclass(frozen=True, slots=True)
 class Choice:
     """Targets in the order to try them (empty: nothing can answer), and the reason.
 
     ``preferred`` are the regions that stable facts alone would have: an answer from elsewhere is a spill. ``refused``
-    is why nothing can answer. ``rows`` are the fields of ``candidates``, which only those look at who explain.
+    is why nothing can answer.
     """
 
     order: tuple[Target, ...]
     reason: str
-    rows: tuple[Row, ...]
+    look: Look
     preferred: frozenset[str] = frozenset()
     refused: Reason | None = None
 
     @property
     def candidates(self) -> tuple[Candidate, ...]:
-        """Every target that was thought of: in the order to try them, then those that were dropped."""
-        return tuple(Candidate(*row) for row in self.rows)
+        """Every target that was thought of: in the order to try them, then those that were dropped, by name."""
+        dropped = sorted(self.look.out, key=_by_name)
+        return (
+            *(self.look.candidate(i) for i in self.look.order),
+            *(Candidate(target, why, rank, None, (), "") for target, why, rank in dropped),
+        )
 
 
 def _out(target: Target, wish: Wish, snapshot: Snapshot, blocked: Collection[str]) -> str | None:
@@ -150,20 +166,20 @@ def _tier(target: Target, preferred: str | None, loved: str | None) -> TierRank:
 
 def _scores(
     targets: Sequence[Target], wish: Wish, scoring: Scoring, waits_ms: Sequence[float | None], sent: Mapping[str, int]
-) -> tuple[list[float], list[tuple[float, ...]]]:
-    """Of each target its score, and the parts of it: by its session's hash, else by the weighted scorers."""
+) -> tuple[list[float], list[list[float]]]:
+    """Of each target its score, and the columns it is made of: its session's hash, else the weighted scorers."""
     if not targets:
         return [], []
     if wish.session is not None:
         values = rendezvous(wish.session, targets)
-        return values, [(value,) for value in values]
+        return values, [values]
     scene = Scene(wish.region, wish.agent.max_queue_ms, waits_ms, sent)
     totals, columns = [0.0] * len(targets), []
     for name, scorer in SCORERS.items():
         weight, column = getattr(scoring, name), scorer(targets, scene)
         totals = [total + weight * part for total, part in zip(totals, column, strict=True)]
         columns.append(column)
-    return [total * t.weight for total, t in zip(totals, targets, strict=True)], list(zip(*columns, strict=True))
+    return [total * t.weight for total, t in zip(totals, targets, strict=True)], columns
 
 
 def _mark(target: Target, wish: Wish, wait_ms: float | None) -> Mark:
@@ -192,39 +208,36 @@ def choose(
         in_flight: by target id, the calls that this Router has begun since the target's last report, less those that
             ended. Only for requests without a session: they would all go to one target until the next report.
     """
+    loved, cloud = wish.agent.language_affinity.get(wish.language), wish.preferred_cloud
     usable: list[Target] = []
-    out: list[tuple[Target, str]] = []
+    out: list[tuple[Target, str, TierRank]] = []
     for target in snapshot.targets:
         if target.agent == wish.agent.name:
             why = _out(target, wish, snapshot, blocked) or _unfit(target, wish)
             if why is None:
                 usable.append(target)
             else:
-                out.append((target, why))
-    loved, cloud = wish.agent.language_affinity.get(wish.language), wish.preferred_cloud
+                out.append((target, why, _tier(target, cloud, loved)))
     waits_ms = [wait_ms_of(t) for t in usable]
     marks = [_mark(t, wish, wait_ms) for t, wait_ms in zip(usable, waits_ms, strict=True)]
     ranks = [_tier(t, cloud, loved) for t in usable]
     scores, parts = _scores(usable, wish, scoring, waits_ms, in_flight)
     late = _late(usable, ranks, marks) if wish.session is not None else None
-    order = _order(usable, ranks, scores, marks, waits_ms, late)
-    rows: list[Row] = list(zip(usable, repeat(None), ranks, scores, parts, marks, strict=False))
-    if out:
-        out.sort(key=_by_name)
-    dropped: list[Row] = [(t, why, _tier(t, cloud, loved), None, (), "") for t, why in out]
+    look = Look(usable, ranks, scores, parts, marks, _order(usable, ranks, scores, marks, waits_ms, late), out)
     # Of those that are out only for now stable facts speak too, whatever their load and health are.
-    fit = [r for r in dropped if _unfit(r[0], wish) is None]
-    best = min([*ranks, *[r[2] for r in fit]], default=None)
+    away = [(t, rank) for t, _, rank in out if _unfit(t, wish) is None]
+    best = min([*ranks, *[rank for _, rank in away]], default=None)
+    preferred = [t.region for t, rank in zip(usable, ranks, strict=True) if rank == best]
     return Choice(
-        order=tuple([usable[i] for i in order]),
-        reason=_reason(Candidate(*rows[order[0]])) if order else _no_reason(out),
-        rows=(*[rows[i] for i in order], *dropped),
-        preferred=frozenset([r[0].region for r in (*rows, *fit) if r[2] == best]),
-        refused=None if order else _refused(out, wish),
+        order=tuple([usable[i] for i in look.order]),
+        reason=_reason(look),
+        look=look,
+        preferred=frozenset([*preferred, *[t.region for t, rank in away if rank == best]]),
+        refused=None if usable else _refused([t for t, _, _ in out], wish),
     )
 
 
-def _by_name(found: tuple[Target, str]) -> str:
+def _by_name(found: tuple[Target, str, TierRank]) -> str:
     return found[0].id
 
 
@@ -258,30 +271,33 @@ def _order(
 
 
 def _late(usable: Sequence[Target], ranks: Sequence[TierRank], marks: Sequence[Mark]) -> frozenset[int]:
-    """Places of those that have their share of their tier already: sessions go to others while there are others."""
-    tiers: dict[TierRank, list[tuple[int, int, float]]] = {}
-    for i, (target, rank, mark) in enumerate(zip(usable, ranks, marks, strict=True)):
+    """Places in the first tier of those that have their share of it already: sessions go to others of the tier."""
+    here = [i for i, mark in enumerate(marks) if mark in ("", "probe")]
+    best = min([ranks[i] for i in here], default=None)
+    told: list[tuple[int, int, float]] = []
+    for i in here:
+        target = usable[i]
         running, waiting = target.load.running, target.load.waiting
-        if running is not None and waiting is not None and mark in ("", "probe"):
-            tiers.setdefault(rank, []).append((i, running + waiting, (target.slots or 1) * max(target.weight, 1e-6)))
-    late: list[int] = []
-    for tier in tiers.values():
-        most = BOUND * (1 + sum([busy for _, busy, _ in tier])) / sum([room for _, _, room in tier])
-        late.extend([i for i, busy, room in tier if busy + 1 > ceil(most * room)])
-    return frozenset(late)
+        if ranks[i] == best and running is not None and waiting is not None:
+            told.append((i, running + waiting, (target.slots or 1) * max(target.weight, 1e-6)))
+    if len(told) < 2:
+        return frozenset()
+    most = BOUND * (1 + sum([busy for _, busy, _ in told])) / sum([room for _, _, room in told])
+    return frozenset([i for i, busy, room in told if busy + 1 > ceil(most * room)])
 
 
-def _refused(out: Sequence[tuple[Target, str]], wish: Wish) -> Reason:
+def _refused(out: Sequence[Target], wish: Wish) -> Reason:
     """``residency`` only where it alone is to blame: then no wait helps."""
-    if out and not any(check_residency(wish.tenant, t.residency, wish.data_class) for t, _ in out):
+    if out and not any(check_residency(wish.tenant, t.residency, wish.data_class) for t in out):
         return "residency"
     return "no_target"
 
 
-def _reason(first: Candidate) -> str:
-    mark = f", {first.mark}" if first.mark else ""
-    return f"{first.target.id}: {first.tier}, score {first.score or 0.0:.2f}{mark}"
-
-
-def _no_reason(out: Sequence[tuple[Target, str]]) -> str:
-    return "; ".join(f"{t.id}: {why}" for t, why in out) if out else "no region serves this agent"
+def _reason(look: Look) -> str:
+    if look.order:
+        first = look.candidate(look.order[0])
+        mark = f", {first.mark}" if first.mark else ""
+        return f"{first.target.id}: {first.tier}, score {first.score or 0.0:.2f}{mark}"
+    if not look.out:
+        return "no region serves this agent"
+    return "; ".join(f"{t.id}: {why}" for t, why, _ in sorted(look.out, key=_by_name))

@@ -41,18 +41,26 @@ def _short_queue(_: Sequence[Target], scene: Scene) -> list[float]:
 
 def _free_slots(targets: Sequence[Target], scene: Scene) -> list[float]:
     """The share of slots that are free, with what this Router has sent since the report; half when none came."""
-    sent, found = scene.in_flight, []
-    for t in targets:
-        running, waiting, slots = t.load.running, t.load.waiting, t.slots or 1
-        since = sent.get(t.id, 0) / slots if sent else 0.0
-        free = 0.5 - since / 2 if running is None or waiting is None else 1.0 - (running + waiting) / slots - since
-        found.append(0.0 if free < 0.0 else 1.0 if free > 1.0 else free)
+    found = [
+        0.5 if (running := (load := t.load).running) is None or (waiting := load.waiting) is None
+        else 1.0 - (running + waiting) / t.slots if running + waiting < t.slots else 0.0
+        for t in targets
+    ]  # fmt: skip
+    if scene.in_flight:
+        # Naming a target takes longer than all the rest: only those of regions to which this Router has sent something.
+        regions = {target_id.partition("/")[0] for target_id, calls in scene.in_flight.items() if calls}
+        for i, t in enumerate(targets):
+            if t.region in regions:
+                sent = scene.in_flight.get(t.id, 0) / (t.slots or 1)
+                is_told = t.load.running is not None and t.load.waiting is not None
+                found[i] = min(1.0, max(0.0, found[i] - (sent if is_told else sent / 2)))
     return found
 
 
 def _cheap(targets: Sequence[Target], _: Scene) -> list[float]:
-    dearest = max(t.gpu_hour_usd for t in targets)
-    return [1.0 if dearest <= 0 else 1.0 - t.gpu_hour_usd / dearest for t in targets]
+    prices = [t.gpu_hour_usd for t in targets]
+    dearest = max(prices)
+    return [1.0 - price / dearest for price in prices] if dearest > 0 else [1.0] * len(prices)
 
 
 Scorer = Callable[[Sequence[Target], Scene], list[float]]

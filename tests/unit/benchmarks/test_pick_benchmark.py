@@ -1,0 +1,35 @@
+"""The benchmark of the choice: a fleet in which there is something to choose, and JSON that can be read."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from benchmarks import pick as benchmark
+from serve_app.core import pick
+from serve_app.core.table import Scoring
+
+
+def test_the_fleet_has_something_of_everything() -> None:
+    choice = pick.choose(benchmark.fleet(50), benchmark.wish(None), Scoring())
+    assert len(choice.candidates) == 50
+    assert {c.mark for c in choice.candidates} == {"", "over limit"}
+    assert {c.dropped for c in choice.candidates} == {None, "is ejected"}
+    assert len({c.tier for c in choice.candidates}) >= 4
+
+
+def test_it_prints_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert benchmark.main(["--targets", "5", "--calls", "100"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["targets"], told["calls"]) == (5, 100)
+    for kind in ("sessionless", "session"):
+        assert 0 < told[kind]["p50_us"] <= told[kind]["p99_us"]
+
+
+@pytest.mark.parametrize("bad", [["--targets", "0"], ["--calls", "99"]])
+def test_too_few_are_refused(bad: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        benchmark.main(bad)
+    assert ended.value.code == 2
+    assert "at least" in capsys.readouterr().err
