@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
-from serve_app.cli import regions
+from serve_app.cli import regions, tour_federation
 from serve_app.cli.client import Client, Reply
 from serve_app.cli.corpus_answers import EMBEDDED_MODEL, corpus_answers
 from serve_app.cli.say import FAILED, OK, Failed, Progress, note, out, out_json
@@ -17,7 +17,7 @@ from serve_app.cli.start_region import Wanted
 from serve_app.cli.state import Home
 from serve_app.cli.table import cut, render
 from serve_app.cli.tour import STOPS, Seen, Stop, check
-from serve_app.cli.up import up
+from serve_app.cli.up import records, take_down, up
 
 HEAD: Final = (
     *("", "request", "lang", "conf", "rule", "agent", "template", "budget", "tokens", "finish"),
@@ -31,9 +31,9 @@ CHAT: Final = "/v1/chat/completions"
 def run(wanted: Wanted, home: Home, *, keep: bool, as_json: bool) -> int:
     """The whole demo; a region that was up before is left up."""
     progress = Progress()
-    before = {r["name"] for r in home.read()["regions"]}
+    before = {r["name"] for r in records(home.read())}
     state, was_up = up(wanted, home, progress)
-    mine = {r["name"] for r in state["regions"]} - before
+    mine = {r["name"] for r in records(state)} - before
     try:
         record = next(r for r in state["regions"] if wanted.region in (None, r["name"]))
         client = regions.client(record)
@@ -45,18 +45,20 @@ def run(wanted: Wanted, home: Home, *, keep: bool, as_json: bool) -> int:
             progress.tell(f"tour: {stop.name}")
             seen = visit(client, stop)
             results.append((stop, seen, check(stop, seen, answers)))
+        whole = wanted.region is None and len(state["regions"]) > 1 and state["coordinator"] is not None
+        federation = tour_federation.run(home, progress, keep=keep or was_up) if whole else None
     except BaseException:
         _end(home, mine, progress)
         raise
     try:
-        _show(results, as_json)
+        bad = _show(results, federation, as_json)
     finally:
         if keep or was_up:
             note(f"left up: {record['url']}\n  key file {record['key_file']}\n  key      {_key(record)}")
             note("end it with: grix down")
         else:
             _end(home, mine, progress)
-    return OK if not any(faults for _, _, faults in results) else FAILED
+    return FAILED if bad else OK
 
 
 def _key(record: Mapping[str, Any]) -> str:
@@ -64,9 +66,7 @@ def _key(record: Mapping[str, Any]) -> str:
 
 
 def _end(home: Home, names: set[str], progress: Progress) -> None:
-    for record in home.read()["regions"]:
-        if record["name"] in names:
-            regions.end(record, home, progress)
+    take_down([r["name"] for r in records(home.read()) if r["name"] in names], home, progress)
 
 
 def visit(client: Client, stop: Stop) -> Seen:
@@ -171,15 +171,21 @@ def row(stop: Stop, seen: Seen, faults: list[str]) -> list[object]:
     ]
 
 
-def _show(results: Iterable[tuple[Stop, Seen, list[str]]], as_json: bool) -> None:
+def _show(results: Iterable[tuple[Stop, Seen, list[str]]], federation: dict[str, Any] | None, as_json: bool) -> bool:
+    """Shows all of it; whether anything came out wrong."""
     results = list(results)
-    bad = [(stop, faults) for stop, _, faults in results if faults]
+    bad = [f"{stop.name}: {'; '.join(faults)}" for stop, _, faults in results if faults]
+    right = len(results) - len(bad)
+    bad += tour_federation.faults_of(federation) if federation is not None else []
     if as_json:
         names = ("ok", *HEAD[1:])
         rows = [dict(zip(names, [not f, *row(s, n, f)[1:]], strict=True)) | {"faults": f} for s, n, f in results]
-        out_json({"ok": not bad, "requests": rows})
-        return
+        out_json({"ok": not bad, "requests": rows, "federation": federation})
+        return bool(bad)
     out(render(HEAD, [row(*result) for result in results], RIGHT))
-    for stop, faults in bad:
-        out(f"FAILED {stop.name}: {'; '.join(faults)}")
-    out(f"{len(results) - len(bad)} of {len(results)} requests came out as they should")
+    out(f"{right} of {len(results)} requests came out as they should")
+    if federation is not None:
+        out(f"\n{tour_federation.text_of(federation)}")
+    for fault in bad:
+        out(f"FAILED {fault}")
+    return bool(bad)

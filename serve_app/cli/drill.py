@@ -34,7 +34,7 @@ def run(drill: Drill, region: str | None, runs: int, home: Home, *, as_json: boo
     faults: list[str] = []
     with alone(home):
         for number in range(1, runs + 1):
-            _wait_well(scene)
+            wait_well(scene)
             result, wrong = run_once(drill, scene)
             results.append(result)
             faults += [f"run {number}: {fault}" for fault in wrong]
@@ -65,10 +65,15 @@ def entries(home: Home) -> list[Entry]:
     return [Entry(r["name"], regions.client(r)) for r in home.read()["regions"] if regions.is_alive(r)]
 
 
-def _wait_well(scene: Scene) -> None:
-    """Waits until every region is in the plan, makes tokens, and has its full share in the eyes of its peers."""
-    names = [e.name for e in entries(scene.home)]
-    control.wait_until_ready(names, scene.home, scene.wait_s, scene.progress)
+def wait_well(scene: Scene, *, with_plan: bool = True) -> None:
+    """Waits until every region makes tokens, and is in the plan, which a coordinator that is gone cannot tell.
+
+    Raises:
+        Failed: when that does not come.
+    """
+    if with_plan:
+        names = [e.name for e in entries(scene.home)]
+        control.wait_until_ready(names, scene.home, scene.wait_s, scene.progress)
     until_s = time.monotonic() + scene.wait_s
     for record in scene.home.read()["regions"]:
         while not regions.deep_health(record)[0]:

@@ -45,7 +45,7 @@ def up(wanted: Wanted, home: Home, progress: Progress) -> tuple[dict[str, Any], 
             if wanted.region is None and not wanted.control and CONTROL in names:
                 control.wait_until_ready([n for n in names if n != CONTROL], home, wanted.wait_s, progress)
         except BaseException:
-            _take_down(missing, home, progress, keep_log=True)
+            take_down(missing, home, progress, keep_log=True)
             raise
         return home.read(), not missing
 
@@ -57,7 +57,7 @@ def down(home: Home, progress: Progress) -> bool:
         Failed: when a process survives even SIGKILL; what it belongs to stays in the state.
     """
     state = home.read()
-    _take_down([r["name"] for r in records(state)], home, progress)
+    take_down([r["name"] for r in records(state)], home, progress)
     return state != home.read()
 
 
@@ -66,7 +66,7 @@ def records(state: dict[str, Any]) -> list[dict[str, Any]]:
     return [*state["regions"], *([state["coordinator"]] if state["coordinator"] else [])]
 
 
-def _take_down(names: Sequence[str], home: Home, progress: Progress, *, keep_log: bool = False) -> None:
+def take_down(names: Sequence[str], home: Home, progress: Progress, *, keep_log: bool = False) -> None:
     """Ends these clusters, and with the last one the lines between them. One that will not end stops no other's end."""
     faults = []
     for record in records(home.read()):

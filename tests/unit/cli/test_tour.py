@@ -14,7 +14,7 @@ from serve_app.cli import demo
 from serve_app.cli.corpus_answers import EMBEDDED_MODEL, corpus_answers
 from serve_app.cli.demo import HEAD, row
 from serve_app.cli.start_region import Wanted
-from serve_app.cli.state import Home
+from serve_app.cli.state import Home, empty
 from serve_app.cli.tour import STOPS, TOOL_NAME, TOOL_SCHEMA, Seen, Stop, check, schema_faults, script_fault
 
 BY_NAME = {s.name: s for s in STOPS}
@@ -172,7 +172,7 @@ def test_the_demo_wants_the_corpus_only_of_a_region_with_its_model_alone(
 ) -> None:
     (tmp_path / "key").write_text("k\n")
     record = {"name": "cloud-a", "url": "http://127.0.0.1:1", "key_file": str(tmp_path / "key"), "models": models}
-    monkeypatch.setattr(demo, "up", lambda *_: ({"regions": [record]}, True))
+    monkeypatch.setattr(demo, "up", lambda *_: ({**empty(), "regions": [record]}, True))
     monkeypatch.setattr(demo, "visit", lambda _, stop: _off_topic(stop))
     assert demo.run(Wanted(), Home(tmp_path / ".grix"), keep=False, as_json=False) == status
     told = capfdbinary.readouterr().out.decode()
