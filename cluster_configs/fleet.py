@@ -22,7 +22,7 @@ def fleet_facts(user_config: Mapping[str, Any]) -> FleetFacts:
     return FleetFacts(
         me=table.region.name,
         regions={r.name: _facts(r) for r in federation.spec.regions},
-        agents=table.agents,
+        agents=table.own_agents,
         heartbeat_s=health.heartbeat_s,
         peer_silence_s=health.peer_silence_s,
         plan_stale_s=health.heartbeat_s * health.missed_heartbeats,

@@ -12,15 +12,19 @@ from serve_app.core.names import app_name, release_digest
 
 
 def table_of(user_config: Mapping[str, Any]) -> core.Table:
-    """The table of a Router's user_config: ``region``, ``engines`` (engine digest by agent), ``documents``."""
+    """The table of a Router's user_config: ``region``, ``engines`` (engine digest by agent), ``documents``.
+
+    ``elsewhere`` names agents that only other regions run: a request for one may enter here all the same.
+    """
     bundle = from_bundle(user_config["documents"])
     engines: Mapping[str, str] = user_config["engines"]
+    known = [*engines, *user_config.get("elsewhere", ())]
     region = schema.Region.model_validate(user_config["region"])
     routes = bundle.routes.spec
     return core.Table(
         region=core.Region(region.name, region.cloud, frozenset(region.residency), region.gpu_hour_usd),
-        agents={name: _agent(bundle, name, engines[name]) for name in engines},
-        rules=tuple(_rule(r) for r in routes.ordered if r.target.agent in engines),
+        agents={name: _agent(bundle, name, engines.get(name, "")) for name in known},
+        rules=tuple(_rule(r) for r in routes.ordered if r.target.agent in known),
         templates={
             code: core.Template(code, t.spec.version, t.digest, t.spec.system, t.spec.register_)
             for code, t in bundle.templates.items()
@@ -49,9 +53,9 @@ def _agent(bundle: Bundle, name: str, engine_digest: str) -> core.Agent:
     return core.Agent(
         name=name,
         engine_agent=owner.metadata.name,
-        app=app_name(owner.metadata.name, engine_digest),
+        app=app_name(owner.metadata.name, engine_digest) if engine_digest else "",
         engine_digest=engine_digest,
-        release=release_digest(engine_digest, templates, named),
+        release=release_digest(engine_digest, templates, named) if engine_digest else "",
         duty=spec.duty,
         max_model_len=engine.max_model_len,
         slots=engine.max_num_seqs,

@@ -77,7 +77,7 @@ class RegionGateway:
         plan = plan_of(user_config, table)
         await self._limits.configure(user_config["region"])
         await self._sessions.configure(user_config["region"])
-        self._apps = {a.app: a.min_replicas for a in table.agents.values()}
+        self._apps = {a.app: a.min_replicas for a in table.own_agents.values()}
         await self._agents.keep(self._apps)
         log.setLevel(user_config.get("logLevel", "INFO"))
         await self._gateway.configure(plan)

@@ -132,7 +132,7 @@ class Router:
         """Keeps handles in step with the table, off the request path."""
         while True:
             await self._peers.keep()
-            await self._handles.keep({a.app: a.min_replicas for a in self._now().table.agents.values()})
+            await self._handles.keep({a.app: a.min_replicas for a in self._now().table.own_agents.values()})
             await asyncio.sleep(REFRESH_S)
 
     def __serve_build_asgi_app__(self) -> ASGIApp:
@@ -167,7 +167,7 @@ class Router:
             table, snapshot = self._now().table, self._now().snapshot
             region = table.region.name
             # An agent at zero is not woken by a health check.
-            apps = {a.app: a.min_replicas for a in table.agents.values()}
+            apps = {a.app: a.min_replicas for a in table.own_agents.values()}
             awake = sorted(app for app, replicas in apps.items() if replicas > 0)
             alive = await asyncio.gather(*(self._agents.probe(app) for app in awake))
             engines = dict(zip(awake, alive, strict=True))

@@ -104,6 +104,6 @@ def local_snapshot(table: Table, generation: int) -> Snapshot:
             residency=region.residency,
             gpu_hour_usd=region.gpu_hour_usd,
         )
-        for agent in table.agents.values()
+        for agent in table.own_agents.values()
     )
     return Snapshot(epoch=0, generation=generation, targets=targets)

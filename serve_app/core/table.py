@@ -20,7 +20,10 @@ class Timeouts:
 
 @dataclass(frozen=True, slots=True)
 class Agent:
-    """One agent as a Router sees it. ``engine_agent`` is itself, or the agent whose engine it borrows."""
+    """One agent as a Router sees it. ``engine_agent`` is itself, or the agent whose engine it borrows.
+
+    An agent that only other regions run has no ``app``, and no digest or release of this region.
+    """
 
     name: str
     engine_agent: str
@@ -160,3 +163,8 @@ class Table:
     tenants: tuple[Tenant, ...]
     open_access: bool = False
     admission: AdmissionRules = field(default_factory=AdmissionRules)
+
+    @property
+    def own_agents(self) -> Mapping[str, Agent]:
+        """The agents that this region runs itself."""
+        return {name: agent for name, agent in self.agents.items() if agent.app}

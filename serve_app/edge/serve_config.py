@@ -132,10 +132,16 @@ def _agent_app(spec: schema.AgentSpec, args: Mapping[str, Any]) -> dict[str, Any
 def router_config(
     config: Config, region: schema.Region, engines: Mapping[str, str], open_access: bool
 ) -> dict[str, Any]:
-    """Router's user_config: all it decides from. ``engines`` is the engine digest by agent."""
+    """Router's user_config: all it decides from. ``engines`` is the engine digest by agent.
+
+    Agents of other regions are known too: every region is an entry to all of them.
+    """
+    others = [r for r in config.federation.spec.regions if r.name != region.name]
+    elsewhere = {name for other in others for name in agents_of(config, other)} - engines.keys()
     return {
         "region": region.model_dump(mode="json", by_alias=True, exclude_none=True),
         "engines": dict(engines),
+        "elsewhere": sorted(elsewhere),
         "documents": bundle(config),
         "openAccess": open_access,
         "logLevel": "INFO",

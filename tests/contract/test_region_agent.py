@@ -5,6 +5,9 @@ The coordinator is away all the time: nothing here may need it.
 
 from __future__ import annotations
 
+import os
+import re
+import signal
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -69,3 +72,40 @@ def test_engines_without_tokens_are_out_and_come_back_by_the_ramp(region: StubRe
     assert all(0.1 <= weight <= 0.3 for weight in weights), weights
     later = until(region, lambda s: s["targets"][0]["weight"] > 0.5, 30.0)
     assert later["generation"] > back["generation"]
+
+
+def put_back_count(region: StubRegion) -> float:
+    """The metric, as the node exports it; 0 before the first time."""
+    found = re.search(r"^\S*grix_config_put_back_total\{[^}]*\} (\S+)$", region.metrics(), re.MULTILINE)
+    return 0.0 if found is None else float(found[1])
+
+
+def test_a_foreign_change_of_the_serve_config_is_put_back_and_counted(region: StubRegion) -> None:
+    apps = region.rest.details()["applications"]
+    (doc,) = [name for name in apps if name.startswith("qwen-doc--")]
+    kept = [app["deployed_app_config"] for name, app in apps.items() if name != doc]
+    region.rest.put_config({"applications": kept})
+    deadline_s = time.monotonic() + 40.0
+    while region.rest.details()["applications"].get(doc, {}).get("status") != "RUNNING":
+        assert time.monotonic() < deadline_s, region.rest.status()
+        time.sleep(0.2)
+    # Only this one in all the time that the region runs: nothing of its own looks foreign to the writer.
+    while put_back_count(region) != 1.0:
+        assert time.monotonic() < deadline_s, region.metrics()[-2000:]
+        time.sleep(0.5)
+
+
+def test_a_killed_region_agent_costs_no_request_and_its_successor_is_heard(region: StubRegion) -> None:
+    before = until(region, lambda s: s["targets"][0]["health"] == "healthy")
+    details = region.rest.details()["applications"]["grix-region"]["deployments"]["RegionAgent"]
+    (pid,) = [replica["pid"] for replica in details["replicas"]]
+    os.kill(pid, signal.SIGKILL)
+    deadline_s = time.monotonic() + 60.0
+    while True:
+        _, reply = region.ask()
+        assert reply.status == 200, reply.raw
+        snapshot = region.fleet()
+        if snapshot["epoch"] > before["epoch"] and snapshot["targets"][0]["health"] == "healthy":
+            break
+        assert time.monotonic() < deadline_s, snapshot
+        time.sleep(0.2)

@@ -11,7 +11,9 @@ import pytest
 from cluster_configs.bundle import Config
 from cluster_configs.fleet import fleet_facts
 from cluster_configs.load import load_paths
+from cluster_configs.table import table_of
 from serve_app.core.region_facts import RegionFacts
+from serve_app.core.snapshots import local_snapshot
 from serve_app.edge.serve_config import render, render_control, use_redis
 from tests.region_fakes import FEDERATION
 
@@ -165,3 +167,21 @@ def test_the_control_cluster_runs_the_coordinator_and_no_http(tmp_path: Path) ->
 
 #: The regions besides the first.
 FEDERATION_B = FEDERATION[FEDERATION.index("    - {name: cloud-b") : FEDERATION.index("---")]
+
+
+def test_every_region_is_an_entry_to_the_agents_of_all_regions(tmp_path: Path) -> None:
+    only_b = ("  minReplicas: 1\n  maxReplicas: 1\n---", "  minReplicas: 1\n  clusterSelector: {cloud: [cloud-b]}\n---")
+    own = AGENT.replace("qwen-chat", "edge-chat")
+    config = federated(tmp_path, only_b, ("---\napiVersion: grix.io/v1\nkind: RouteTable", own + ROUTES))
+    router = render(config, "edge-1", http_host="127.0.0.1", http_port=8000)["applications"][0]["deployments"][0]
+    table = table_of(router["user_config"])
+    assert (sorted(table.agents), sorted(table.own_agents)) == (["edge-chat", "qwen-chat", "qwen-doc"], ["edge-chat"])
+    away = table.agents["qwen-chat"]
+    assert (away.app, away.release, away.max_model_len) == ("", "", 4096)
+    assert [rule.agent for rule in table.rules] == ["qwen-chat"]
+    assert [t.agent for t in local_snapshot(table, 1).targets] == ["edge-chat"]
+
+
+ROUTES = "---\napiVersion: grix.io/v1\nkind: RouteTable"
+AGENT = FEDERATION[FEDERATION.index("---\napiVersion: grix.io/v1\nkind: AgentPolicy\nmetadata: {name: qwen-chat}") :]
+AGENT = AGENT[: AGENT.index("---", 3)]

@@ -50,7 +50,8 @@ def test_one_router_and_one_engine_that_four_agents_share() -> None:
         "logging_config": {"enable_access_log": False},
         "http_options": {"host": "127.0.0.1", "port": 8000},
     }
-    router, engine = made["applications"]
+    router, engine, region = made["applications"]
+    assert region["name"] == "grix-region"
     assert (router["name"], router["route_prefix"], router["import_path"]) == (
         "grix",
         "/",
@@ -143,7 +144,7 @@ def test_router_and_detector_are_thin_and_do_their_own_admission(tmp_path: Path)
     assert app["args"] == {"detector": "deployment"}
     router, detector = app["deployments"]
     config = router.pop("user_config")
-    assert sorted(config) == ["documents", "engines", "logLevel", "openAccess", "region"]
+    assert sorted(config) == ["documents", "elsewhere", "engines", "logLevel", "openAccess", "region"]
     assert (config["openAccess"], config["region"]["name"]) == (False, "cloud-a")
     assert router == {
         "name": "Router",
@@ -212,8 +213,9 @@ def test_a_templates_text_is_another_release_of_the_same_engine(tmp_path: Path) 
 
 def test_shutdown_waits_for_the_longest_limit(tmp_path: Path) -> None:
     longer = ("local.yaml", "  duty: worker", "  duty: worker\n  timeouts: {total: 30m}")
-    router, engine = rendered(local(tmp_path, longer))["applications"]
+    router, engine, region = rendered(local(tmp_path, longer))["applications"]
     assert router["deployments"][0]["graceful_shutdown_timeout_s"] == 1800.0
+    assert region["deployments"][0]["graceful_shutdown_timeout_s"] == 1800.0
     assert engine["args"] == rendered(local())["applications"][1]["args"]
 
 
@@ -226,7 +228,7 @@ def test_another_model_replaces_every_policys(tmp_path: Path) -> None:
 
 
 def test_an_unknown_region_is_told_the_known_ones() -> None:
-    with pytest.raises(LookupError, match=r"^region moon: is not in federation local; allowed: cloud-a$"):
+    with pytest.raises(LookupError, match=r"^region moon: is not in federation local; allowed: cloud-a, cloud-b$"):
         render(local(), "moon", http_host="127.0.0.1", http_port=8000)
 
 
