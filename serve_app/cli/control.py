@@ -73,7 +73,7 @@ def _with_store(config: Config, home: Home) -> Config:
     assert spec.coordinator is not None
     if spec.coordinator.store is not None:
         return config
-    folder = private_folder(home.region(CONTROL) / "store").resolve()
+    folder = private_folder(home.store).resolve()
     coordinator = spec.coordinator.model_copy(update={"store": Store(url=f"file://{folder}")})
     spec = spec.model_copy(update={"coordinator": coordinator})
     return replace(config, federation=config.federation.model_copy(update={"spec": spec}))

@@ -220,12 +220,9 @@ class KillCoordinator(Fault):
         _signal(self._pids, signal.SIGKILL)
 
     def restore(self) -> None:
-        from serve_app.edge import ray_cluster
-
         scene, record = self.scene, self._record
-        # What the coordinator must not forget stays in its folder.
-        ray_cluster.stop(regions.running(record))
         wanted = start_region.as_before(record, scene.wait_s)
+        regions.end(record, scene.home, scene.progress)
         control.start_control(wanted, scene.home, scene.progress)
 
 

@@ -17,7 +17,7 @@ TENANT: Final = "local"
 #: The control cluster's name in folders and messages.
 CONTROL: Final = "control"
 #: Names that this folder has for itself, so no region may have them.
-RESERVED: Final = (CONTROL, "pki")
+RESERVED: Final = (CONTROL, "pki", "store")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +78,11 @@ class Home:
         others = [r for r in state["regions"] if r["name"] != record["name"]]
         self.write({**state, "regions": [*others, record]})
 
+    @property
+    def store(self) -> Path:
+        """What the coordinator must not forget: it outlives its cluster, and goes with the last thing that is up."""
+        return self.root / "store"
+
     def forget(self, name: str, *, keep_log: bool = False) -> None:
         """Removes a region, or the control cluster, from the state, and its files."""
         state = self.read()
@@ -109,6 +114,7 @@ class Home:
         if state["regions"] or state["coordinator"] or state["links"]:
             self.write(state)
             return
+        shutil.rmtree(self.store, ignore_errors=True)
         for file in (self.state_file, self.key_file, self.tenant_file):
             file.unlink(missing_ok=True)
 

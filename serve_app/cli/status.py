@@ -68,7 +68,7 @@ def _region(record: dict[str, Any]) -> dict[str, Any]:
 def _fleet(records: list[dict[str, Any]]) -> dict[str, Any] | None:
     """What the first region that answers decides from, with its weights and breakers; ``None`` without one."""
     for record in records:
-        if "listen" not in record or not regions.is_alive(record):
+        if not regions.is_alive(record):
             continue
         try:
             reply = regions.client(record).ask("GET", FLEET, timeout_s=5.0)
@@ -171,7 +171,7 @@ def _fleet_text(fleet: dict[str, Any], *, with_regions: bool) -> str:
         )
     head = ["target", "release", "health", "weight", "waiting", "running", "queue p95 ms", "first p95 ms", "KV", "why"]
     lines.append(render(head, rows, frozenset(head[3:9])))
-    if with_regions:
+    if with_regions and snapshot["regions"]:
         seen = [
             [r["name"], r["health"], r["drained"], _ms(r["network_ms"]), r["why"] or None] for r in snapshot["regions"]
         ]

@@ -93,7 +93,7 @@ def test_only_a_federation_on_loopback_is_joined_by_a_relay(tmp_path: Path) -> N
     assert not links.on_this_machine(config_of(tmp_path, "10.0.0.7"))
 
 
-@pytest.mark.parametrize("name", ["control", "pki", "coordinator"])
+@pytest.mark.parametrize("name", ["control", "pki", "store", "coordinator"])
 def test_a_region_may_not_be_called_like_a_part_of_the_folder(tmp_path: Path, name: str) -> None:
     with pytest.raises(Failed, match=f"region {name}: grix up has this name for itself") as refused:
         links.check_names(config_of(tmp_path, b=name))

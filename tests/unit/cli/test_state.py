@@ -70,13 +70,14 @@ def test_forgetting_the_last_part_removes_the_folder_and_the_key(tmp_path: Path)
     home.write({"regions": [{"name": "a"}, {"name": "b"}], "coordinator": {"name": "control"}, "links": {"ports": {}}})
     write_private(home.key_file, "k")
     write_private(home.pki / "ca" / "ca.pem", "c")
+    write_private(home.store / "facts.json", "{}")
     for name in ("a", "b", "control"):
         write_private(home.region(name) / "ray_token", "t")
     home.forget("a")
     assert [r["name"] for r in home.read()["regions"]] == ["b"]
     assert not home.region("a").exists()
     home.forget("control")
-    assert home.read()["coordinator"] is None
+    assert home.read()["coordinator"] is None and (home.store / "facts.json").is_file()
     home.forget("b")
     assert home.read() == {"regions": [], "coordinator": None, "links": {"ports": {}}}
     assert home.key_file.exists() and home.pki.exists()
@@ -97,7 +98,7 @@ def test_after_a_failure_only_logs_stay(tmp_path: Path) -> None:
     home = Home(tmp_path / ".grix")
     home.write({**empty(), "regions": [{"name": "a"}]})
     write_private(home.key_file, "k")
-    for name in ("ray_token", "store/facts.json", "ray.log", "failure.log"):
+    for name in ("ray_token", "desired/config.json", "ray.log", "failure.log"):
         write_private(home.region("a") / name, "x")
     home.forget("a", keep_log=True)
     assert sorted(f.name for f in home.region("a").iterdir()) == ["failure.log", "ray.log"]
