@@ -77,7 +77,7 @@ def measure(targets: int, calls: int, *, sessions: bool) -> dict[str, float]:
     for i in range(calls + WARM_UP):
         asked = wish(f"acme/s{i}" if sessions else None)
         began_ns = time.thread_time_ns()
-        pick.choose(snapshot, asked, scoring, blocked=(), in_flight=in_flight)
+        pick.choose(snapshot, asked, scoring, blocked=(), in_flight=in_flight, draw=(i % 97) / 97)
         took_ns.append(time.thread_time_ns() - began_ns)
     took_ns = sorted(took_ns[WARM_UP:])
     return {

@@ -10,6 +10,7 @@ from cluster_configs.quantities import parse_duration_s
 from serve_app.core import budget, pick, rules
 from serve_app.core.admission import Ask, is_batch, trace_root
 from serve_app.core.language import LanguageGuess
+from serve_app.core.pick_order import Candidate
 from serve_app.core.prompting import merge_system
 from serve_app.core.table import Table, Tenant, Timeouts
 from serve_app.openai_request import ParsedRequest, bad
@@ -28,6 +29,7 @@ class Decision:
     guess: LanguageGuess
     facts: rules.Facts
     route: rules.Route
+    wish: pick.Wish
     choice: pick.Choice
     budget: budget.TokenBudget
 
@@ -129,7 +131,7 @@ def describe(decision: Decision, record: RequestRecord) -> None:
     record.reason = decision.choice.reason
 
 
-def candidate_row(candidate: pick.Candidate) -> dict[str, Any]:
+def candidate_row(candidate: Candidate) -> dict[str, Any]:
     """A candidate as ``explain`` shows it: target, tier, score, its parts, what is special; or why it was dropped."""
     score = None if candidate.score is None else round(candidate.score, 3)
     return {

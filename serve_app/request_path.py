@@ -69,13 +69,13 @@ class RequestPath:
         tenant, record.tenant, record.key_id = caller.tenant, caller.tenant.name, caller.key_id
         parsed = await parse_apart(kind, raw, headers)
         session = await open_session(self.sessions(), world.table.region, tenant, parsed, record)
-        decision = await self.decide(world, tenant, session, record)
+        decision = await self.decide(world, tenant, session, record, self.attempts.jitter())
         if not decision.choice.order:
             out = [c.target for c in decision.choice.candidates]
             own_s = self.attempts.targets.recover_s(out, self.clock.now_s())
             raise nobody(decision.choice, (own_s, world.snapshot.recover_s))
         ask = await self.admission.admit(world.table, tenant, parsed, decision, record)
-        decision = await self._keep(world, tenant, session, decision, record)
+        decision = await self._keep(world, session, decision, record)
         limits = shorten(decision.route.agent.timeouts, headers)
         deadline_s = began_s + limits.total_s
         call = agent_call(session.with_history(decision.route.agent.max_model_len), tenant, decision, record.request_id)
@@ -109,7 +109,9 @@ class RequestPath:
         matched = rules.explain_rules(world.table, decision.facts)
         return {**asdict(record), "rules": [{"rule": rule, "result": why} for rule, why in matched]}
 
-    async def decide(self, world: World, tenant: Tenant, session: RequestSession, record: RequestRecord) -> Decision:
+    async def decide(
+        self, world: World, tenant: Tenant, session: RequestSession, record: RequestRecord, draw: float | None = None
+    ) -> Decision:
         """Language, rule, template, targets and budget of a request, written into ``record``; runs nothing."""
         table, parsed = world.table, session.with_history()
         record.model, record.stream, record.session_id = parsed.model, parsed.stream, parsed.session_id
@@ -118,7 +120,18 @@ class RequestPath:
         messages = parsed.messages or [{"content": parsed.body.get("prompt", "")}]
         facts = rules.Facts(language, parsed.intent, budget.estimate_prompt_tokens(messages), tenant.name)
         route = rules.route(table, tenant, facts, parsed.model, parsed.route_hint)
-        choice = self._choose(world, tenant, session, language, route)
+        wish = pick.Wish(
+            agent=route.agent,
+            tenant=tenant,
+            language=language,
+            prompt_tokens=0,
+            preferred_cloud=route.preferred_cloud,
+            pinned_release=route.pinned_release,
+            data_class=parsed.data_class,
+            region=table.region.name,
+            session=session.key,
+            kept=session.kept(route.agent.name),
+        )
         tokens = budget.decide(
             parsed.max_tokens,
             route.agent.max_tokens_default,
@@ -128,36 +141,21 @@ class RequestPath:
             english=route.budget == "english",
             context_left=route.agent.max_model_len,
         )
-        decision = Decision(guess, facts, route, choice, tokens)
+        decision = Decision(guess, facts, route, wish, self._choose(world, wish, draw), tokens)
         describe(decision, record)
         return decision
 
-    def _choose(
-        self, world: World, tenant: Tenant, session: RequestSession, language: str, route: rules.Route
-    ) -> pick.Choice:
-        wish = pick.Wish(
-            agent=route.agent,
-            tenant=tenant,
-            language=language,
-            prompt_tokens=0,
-            preferred_cloud=route.preferred_cloud,
-            pinned_release=route.pinned_release,
-            data_class=session.parsed.data_class,
-            region=world.table.region.name,
-            session=session.key,
-            kept=session.kept(route.agent.name),
-        )
-        known = self.attempts.targets.known(world.snapshot, self.clock.now_s())
-        return pick.choose(world.snapshot, wish, world.table.scoring, blocked=known.blocked, in_flight=known.in_flight)
+    def _choose(self, world: World, wish: pick.Wish, draw: float | None = None) -> pick.Choice:
+        seen, scoring = world.snapshot, world.table.scoring
+        known = self.attempts.targets.known(seen, self.clock.now_s())
+        return pick.choose(seen, wish, scoring, blocked=known.blocked, in_flight=known.in_flight, draw=draw)
 
-    async def _keep(
-        self, world: World, tenant: Tenant, session: RequestSession, decision: Decision, record: RequestRecord
-    ) -> Decision:
+    async def _keep(self, world: World, session: RequestSession, decision: Decision, record: RequestRecord) -> Decision:
         """Keeps the session's target; where another Router was first, the choice is made again around that one's."""
         first = decision.choice.order[0].region
         if await session.keep(decision.route.agent.name, first) != first:
-            choice = self._choose(world, tenant, session, decision.guess.language, decision.route)
-            decision = replace(decision, choice=choice)
+            wish = replace(decision.wish, kept=session.kept(decision.route.agent.name))
+            decision = replace(decision, wish=wish, choice=self._choose(world, wish))
             describe(decision, record)
         return decision
 

@@ -9,25 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from math import ceil
 from types import MappingProxyType
-from typing import Final, Literal, NamedTuple
+from typing import Final
 
+from serve_app.core.pick_order import LOVED, PREFERRED, Candidate, Look, Mark, TierRank, drawn, late_of, order_of
 from serve_app.core.scorers import SCORERS, Scene, rendezvous, wait_ms_of
 from serve_app.core.snapshots import Snapshot, Target
 from serve_app.core.table import Agent, Scoring, Tenant
 from serve_app.core.tenants import check_residency
 from serve_app.outcomes import Reason
 
-#: No target of a tier takes new sessions above this multiple of its share of what runs and waits in the tier.
-BOUND: Final = 1.25
 _NOTHING: Final[Mapping[str, int]] = MappingProxyType({})
-#: What is special about a candidate: the session's own, the one that finds out whether a breaker may close, one that
-#: is asked only when nobody has a short queue, one only when nobody else is there at all.
-Mark = Literal["", "kept", "probe", "over limit", "handover", "backup"]
-TierRank = tuple[int, float]
-_PREFERRED: Final[TierRank] = (0, 0.0)
-_LOVED: Final[TierRank] = (1, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,48 +41,6 @@ class Wish:
     session: str | None = None
     kept: str | None = None
     hops: int = 0
-
-
-class Candidate(NamedTuple):
-    """One target with what was thought of it: ``dropped`` names the filter that took it out.
-
-    ``parts`` is what the score is made of: what each scorer said, or what the session's hash says.
-    """
-
-    target: Target
-    dropped: str | None
-    tier_rank: TierRank
-    score: float | None
-    parts: tuple[float, ...]
-    mark: Mark
-
-    @property
-    def tier(self) -> str:
-        place, usd = self.tier_rank
-        return ("preferred cloud", "language affinity", f"price {usd:g} USD/h")[place]
-
-    @property
-    def scores(self) -> dict[str, float]:
-        """The parts by name."""
-        names = ("rendezvous",) if len(self.parts) == 1 else tuple(SCORERS)
-        return dict(zip(names, self.parts, strict=False))
-
-
-@dataclass(frozen=True, slots=True)
-class Look:
-    """What was thought of each target, in columns, and ``order``, places in them; ``out`` are those dropped."""
-
-    usable: Sequence[Target]
-    ranks: Sequence[TierRank]
-    scores: Sequence[float]
-    parts: Sequence[Sequence[float]]
-    marks: Sequence[Mark]
-    order: Sequence[int]
-    out: Sequence[tuple[Target, str, TierRank]]
-
-    def candidate(self, i: int) -> Candidate:
-        parts = tuple(column[i] for column in self.parts)
-        return Candidate(self.usable[i], None, self.ranks[i], self.scores[i], parts, self.marks[i])
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,9 +108,9 @@ def _unfit(target: Target, wish: Wish) -> str | None:
 def _tier(target: Target, preferred: str | None, loved: str | None) -> TierRank:
     """preferredCloud, then languageAffinity, then price."""
     if preferred is not None and target.cloud == preferred:
-        return _PREFERRED
+        return PREFERRED
     if loved is not None and loved in (target.cloud, target.region):
-        return _LOVED
+        return LOVED
     return (2, target.gpu_hour_usd)
 
 
@@ -200,6 +150,7 @@ def choose(
     *,
     blocked: Collection[str] = (),
     in_flight: Mapping[str, int] = _NOTHING,
+    draw: float | None = None,
 ) -> Choice:
     """The order in which to try targets.
 
@@ -207,6 +158,7 @@ def choose(
         blocked: ids of targets that this Router's own breakers are open for.
         in_flight: by target id, the calls that this Router has begun since the target's last report, less those that
             ended. Only for requests without a session: they would all go to one target until the next report.
+        draw: from [0, 1); see :func:`drawn`. ``None``: the best score is first.
     """
     loved, cloud = wish.agent.language_affinity.get(wish.language), wish.preferred_cloud
     usable: list[Target] = []
@@ -222,8 +174,13 @@ def choose(
     marks = [_mark(t, wish, wait_ms) for t, wait_ms in zip(usable, waits_ms, strict=True)]
     ranks = [_tier(t, cloud, loved) for t in usable]
     scores, parts = _scores(usable, wish, scoring, waits_ms, in_flight)
-    late = _late(usable, ranks, marks) if wish.session is not None else None
-    look = Look(usable, ranks, scores, parts, marks, _order(usable, ranks, scores, marks, waits_ms, late), out)
+    late = late_of(usable, ranks, marks) if wish.session is not None else None
+    order = order_of(usable, ranks, scores, marks, waits_ms, late)
+    look = Look(usable, ranks, scores, parts, marks, order, out)
+    if draw is not None and wish.session is None and len(order) > 1 and usable[order[0]].region != wish.region:
+        first = drawn(look, waits_ms, wish.agent.max_queue_ms, draw)
+        order.remove(first)
+        order.insert(0, first)
     # Of those that are out only for now stable facts speak too, whatever their load and health are.
     away = [(t, rank) for t, _, rank in out if _unfit(t, wish) is None]
     best = min([*ranks, *[rank for _, rank in away]], default=None)
@@ -239,51 +196,6 @@ def choose(
 
 def _by_name(found: tuple[Target, str, TierRank]) -> str:
     return found[0].id
-
-
-def _order(
-    usable: Sequence[Target],
-    ranks: Sequence[TierRank],
-    scores: Sequence[float],
-    marks: Sequence[Mark],
-    waits_ms: Sequence[float | None],
-    late: Collection[int] | None,
-) -> list[int]:
-    """Places in ``usable``: the session's own target; tier by tier those with a short queue; the least loaded of the
-    others; those that nobody reports on. Inside a tier whoever is ``late`` comes last, and without sessions (``None``)
-    a probe first: one request has to find out.
-    """
-    keys: list[tuple[int, object, object, float, str, str, int]] = []
-    columns = zip(usable, ranks, scores, marks, waits_ms, strict=True)
-    for i, (target, rank, score, mark, wait_ms) in enumerate(columns):
-        if mark == "":
-            keys.append((1, rank, late is None or i in late, -score, target.region, target.release, i))
-        elif mark == "probe":
-            keys.append((1, rank, late is not None and i in late, -score, target.region, target.release, i))
-        elif mark == "kept":
-            keys.append((0, _PREFERRED, False, -score, target.region, target.release, i))
-        elif mark == "backup":
-            keys.append((3, rank, False, -score, target.region, target.release, i))
-        else:
-            keys.append((2, wait_ms or 0.0, rank, -score, target.region, target.release, i))
-    keys.sort()
-    return [key[-1] for key in keys]
-
-
-def _late(usable: Sequence[Target], ranks: Sequence[TierRank], marks: Sequence[Mark]) -> frozenset[int]:
-    """Places in the first tier of those that have their share of it already: sessions go to others of the tier."""
-    here = [i for i, mark in enumerate(marks) if mark in ("", "probe")]
-    best = min([ranks[i] for i in here], default=None)
-    told: list[tuple[int, int, float]] = []
-    for i in here:
-        target = usable[i]
-        running, waiting = target.load.running, target.load.waiting
-        if ranks[i] == best and running is not None and waiting is not None:
-            told.append((i, running + waiting, (target.slots or 1) * max(target.weight, 1e-6)))
-    if len(told) < 2:
-        return frozenset()
-    most = BOUND * (1 + sum([busy for _, busy, _ in told])) / sum([room for _, _, room in told])
-    return frozenset([i for i, busy, room in told if busy + 1 > ceil(most * room)])
 
 
 def _refused(out: Sequence[Target], wish: Wish) -> Reason:

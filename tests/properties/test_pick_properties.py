@@ -10,7 +10,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from serve_app.core import pick
+from serve_app.core import pick, pick_order
 from serve_app.core.snapshots import BreakerState, Health, Load, Snapshot, Target
 from serve_app.core.table import Scoring, Tenant
 from serve_app.core.tenants import check_residency
@@ -87,7 +87,8 @@ def choose(
     fleet: Snapshot, wish: pick.Wish, sent: dict[int, int], blocked: frozenset[str] = frozenset()
 ) -> pick.Choice:
     in_flight = {t.id: n for i, n in sent.items() for t in fleet.targets[i : i + 1]}
-    return pick.choose(fleet, wish, Scoring(), blocked=blocked, in_flight=in_flight)
+    draw = (sum(sent) % 10) / 10 if sent else None
+    return pick.choose(fleet, wish, Scoring(), blocked=blocked, in_flight=in_flight, draw=draw)
 
 
 @settings(max_examples=150, deadline=None)
@@ -191,4 +192,4 @@ def test_no_session_goes_above_its_targets_share(busy: list[int], session: str) 
     )  # fmt: skip
     asked = pick.Wish(agent("qwen-chat"), Tenant("a", (), frozenset({"any"})), "en", 10, region=HOME, session=session)
     first = pick.choose(Snapshot(1, 1, targets), asked, Scoring()).order[0]
-    assert (first.load.running or 0) + 1 <= math.ceil(pick.BOUND * (sum(busy) + 1) / len(busy))
+    assert (first.load.running or 0) + 1 <= math.ceil(pick_order.BOUND * (sum(busy) + 1) / len(busy))

@@ -284,3 +284,55 @@ def test_a_target_that_lies_nowhere_may_see_no_bound_data() -> None:
     bound = replace(WISH, tenant=Tenant("acme", (), frozenset({"eu"})))
     choice = choose(target("a", residency=frozenset()), wish=bound)
     assert choice.candidates[0].dropped == "residency: data of acme may not be in no zone"
+
+
+def shares(*targets: Target, draws: int = 1000, **wish: object) -> dict[str, float]:
+    """How often each region comes first, over draws spread evenly."""
+    picture, asked = Snapshot(1, 1, targets), replace(WISH, **wish)  # type: ignore[arg-type]
+    firsts = [pick.choose(picture, asked, Scoring(), draw=i / draws).order[0].region for i in range(draws)]
+    return {t.region: firsts.count(t.region) / draws for t in targets}
+
+
+def free(running: int) -> Load:
+    return Load(10.0, waiting=0, running=running)
+
+
+def test_other_regions_are_drawn_by_what_they_have_free_so_that_not_all_go_to_the_best() -> None:
+    found = shares(target("b", load=free(0)), target("c", load=free(2)), target("d", load=free(4)))
+    assert found["b"] > found["c"] > found["d"]
+    assert 0.6 < found["b"] < 0.75 and 0.0 < found["d"] < 0.03
+    assert sum(found.values()) == pytest.approx(1.0)
+
+
+def test_what_comes_back_is_drawn_as_often_as_its_weight_says() -> None:
+    found = shares(target("b", load=free(0)), target("c", load=free(0), weight=0.25))
+    assert found["c"] == pytest.approx(0.2, abs=0.01)
+
+
+def test_the_best_at_home_is_not_drawn_for() -> None:
+    assert shares(target("a", load=free(1)), target("b", load=free(1))) == {"a": 1.0, "b": 0.0}
+    # Home is one of them where it is not the best.
+    found = shares(target("a", load=free(3)), target("b", load=free(0)))
+    assert 0.0 < found["a"] < found["b"]
+
+
+def test_a_draw_stays_in_the_first_tier_and_leaves_the_rest_in_order() -> None:
+    fleet = (target("b"), target("c"), target("d", gpu_hour_usd=2.0), target("e", health="stale"))
+    orders = {
+        tuple(t.region for t in pick.choose(Snapshot(1, 1, fleet), WISH, Scoring(), draw=i / 10).order)
+        for i in range(10)
+    }
+    assert orders == {("b", "c", "d", "e"), ("c", "b", "d", "e")}
+
+
+def test_where_all_are_over_the_limit_they_are_drawn_by_how_quick_they_are() -> None:
+    slow, slower = Load(500.0, waiting=9, running=4), Load(2750.0, waiting=9, running=4)
+    found = shares(target("b", load=slow), target("c", load=slower))
+    assert found["b"] == pytest.approx(0.8, abs=0.01)
+
+
+def test_a_session_and_a_probe_are_not_drawn() -> None:
+    assert set(shares(target("b"), target("c"), session="acme/s1").values()) == {0.0, 1.0}
+    half = target("b", breaker="probing")
+    picture = Snapshot(1, 1, (half, target("c")), lent=frozenset({half.id}))
+    assert {pick.choose(picture, WISH, Scoring(), draw=i / 10).order[0].region for i in range(10)} == {"b"}
