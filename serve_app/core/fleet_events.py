@@ -70,7 +70,7 @@ class Reported:
     seq: int
     state: RegionState | None = None
     nodes: tuple[Node, ...] | None = None
-    peers: tuple[PeerView, ...] = ()
+    peers: tuple[PeerView, ...] | None = None
     seen: tuple[int, int] = (0, 0)
 
 

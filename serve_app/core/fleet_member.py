@@ -55,10 +55,11 @@ class Member:
         """Notes a report; whether plans show something else now."""
         self.seq, self.heard_s, self.seen = event.seq, now_s, event.seen
         self.nodes = self.nodes if event.nodes is None else event.nodes
-        self.peers = event.peers
-        judged = [p for p in event.peers if p.fault or p.silent_s is not None]
-        self.judges = frozenset([p.region for p in judged])
-        self.silent = frozenset([p.region for p in judged if p.fault or (p.silent_s or 0.0) > wanted.peer_silence_s])
+        if event.peers is not None:
+            self.peers = event.peers
+            judged = [p for p in event.peers if p.fault or p.silent_s is not None]
+            silent = [p for p in judged if p.fault or (p.silent_s or 0.0) > wanted.peer_silence_s]
+            self.judges, self.silent = (frozenset([p.region for p in some]) for some in (judged, silent))
         if event.state is None:
             return False
         self.state = event.state

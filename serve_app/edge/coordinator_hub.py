@@ -33,10 +33,14 @@ MOST_WAITING: Final = 10_000
 
 @dataclass(slots=True, eq=False)
 class Link:
-    """One region's open stream. It has no queue: what is sent next is made when the last has gone."""
+    """One region's open stream. It has no queue: what is sent next is made when the last has gone.
+
+    ``deaf``: the region hears one of its peers no more.
+    """
 
     region: str
     number: int
+    deaf: bool = True
     told: Plan | None = None
     sent_s: float = float("-inf")
     full_at_s: float = float("-inf")

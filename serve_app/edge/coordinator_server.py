@@ -30,6 +30,8 @@ MOST_UP_BYTES: Final = MOST_STATE_BYTES + MOST_NODES_BYTES
 MOST_BYTES: Final = 2 * MOST_DOCUMENTS_BYTES
 #: A region that dials says who it is within this time.
 FIRST_MESSAGE_S: Final = 5.0
+#: While a region hears all its peers, what it thinks of them is read from one report in so many.
+PEERS_EVERY: Final = 5
 #: The same refusal is one line of the audit log in so long: who is refused comes back each second.
 REFUSED_AGAIN_S: Final = 30.0
 
@@ -101,7 +103,7 @@ class CoordinatorServer:
         why = "the region hung up"
         try:
             async with asyncio.timeout(FIRST_MESSAGE_S):
-                first = await self._message(identity, context)
+                first = await self._message(identity, context, None)
             if first is None:
                 return
             number = next(self._numbers)
@@ -145,7 +147,7 @@ class CoordinatorServer:
 
     async def _read(self, link: Link, identity: Identity, context: Any) -> None:
         while True:
-            up = await self._message(identity, context)
+            up = await self._message(identity, context, link)
             if up is None:
                 return
             self._take(link, up)
@@ -162,7 +164,16 @@ class CoordinatorServer:
                 link.wake.clear()
                 await self._hub.send(link, context.write)
 
-    async def _message(self, identity: Identity, context: Any) -> Up | None:
+    def _peers_matter(self, message: pb.RegionUp, link: Link | None) -> bool:
+        """Whether views of peers are read: when one is silent at once, and once more when all is well again."""
+        limit_s = self._hub.fleet.wanted.peer_silence_s
+        deaf = any(p.silent_s > limit_s or p.fault for p in message.peers)
+        before = link is None or link.deaf
+        if link is not None:
+            link.deaf = deaf
+        return deaf or before or message.seq % PEERS_EVERY == 0
+
+    async def _message(self, identity: Identity, context: Any, link: Link | None) -> Up | None:
         """The region's next message; ``None`` at the end.
 
         Raises:
@@ -175,7 +186,8 @@ class CoordinatorServer:
             said = f"report: has {len(raw)} bytes; at most {MOST_UP_BYTES} are allowed"
             raise _NoReport(grpc.StatusCode.RESOURCE_EXHAUSTED, said)
         try:
-            up = up_of(pb.RegionUp.FromString(raw))
+            message = pb.RegionUp.FromString(raw)
+            up = up_of(message, peers=self._peers_matter(message, link))
         except DecodeError:
             raise _NoReport(grpc.StatusCode.INVALID_ARGUMENT, "report: is no message of this protocol") from None
         except WireError as error:

@@ -37,7 +37,7 @@ class Up:
     seq: int
     state: RegionState | None = None
     nodes: tuple[Node, ...] | None = None
-    peers: tuple[PeerView, ...] = ()
+    peers: tuple[PeerView, ...] | None = ()
     seen: tuple[int, int] = (0, 0)
 
 
@@ -77,7 +77,8 @@ def _node_of(message: pb.Node) -> Node:
 
 def up_message(up: Up) -> pb.RegionUp:
     judged = [
-        pb.PeerJudgement(region=p.region, silent_s=p.silent_s, network_ms=p.network_ms, fault=p.fault) for p in up.peers
+        pb.PeerJudgement(region=p.region, silent_s=p.silent_s, network_ms=p.network_ms, fault=p.fault)
+        for p in up.peers or ()
     ]
     return pb.RegionUp(
         protocol=PROTOCOL,
@@ -92,8 +93,13 @@ def up_message(up: Up) -> pb.RegionUp:
     )
 
 
-def up_of(message: pb.RegionUp) -> Up:
-    """What a region tells; its peers' views come without their states.
+def _peer_of(p: pb.PeerJudgement) -> PeerView:
+    return PeerView(p.region, number(p, "silent_s"), number(p, "network_ms"), None, p.fault)
+
+
+def up_of(message: pb.RegionUp, *, peers: bool = True) -> Up:
+    """What a region tells; its peers' views come without their states. Without ``peers`` they are not read: in a large
+    fleet they are most of a report.
 
     Raises:
         WireError: a foreign protocol, or a part that is too large or makes no sense.
@@ -106,9 +112,7 @@ def up_of(message: pb.RegionUp) -> Up:
         seq=message.seq,
         state=state_of(message.state) if message.HasField("state") else None,
         nodes=tuple(map(_node_of, message.nodes)) if message.has_nodes else None,
-        peers=tuple(
-            [PeerView(p.region, number(p, "silent_s"), number(p, "network_ms"), None, p.fault) for p in message.peers]
-        ),
+        peers=tuple(map(_peer_of, message.peers)) if peers else None,
         seen=(message.seen_epoch, message.seen_generation),
     )
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from serve_app.core.reports import Plan
+from serve_app.core.reports import PeerView, Plan
 from serve_app.edge import coordinator, shared_limits
 from serve_app.edge.admin_client import Admin, NotAllowed, NotDone, Unreachable
 from serve_app.edge.coordinator import settings_of
@@ -80,6 +80,21 @@ async def test_a_heartbeat_without_news_is_a_sign_of_life_and_silence_is_the_end
     plan = await b.hear(lambda p: phases(p)["cloud-a"] == "lost")
     assert phases(plan)["cloud-b"] == "ready"
     assert await a.end() == (grpc.StatusCode.DEADLINE_EXCEEDED, "cloud-a says nothing on it")
+
+
+async def test_a_silent_peer_is_noticed_at_once_and_so_is_its_return(hub: Control) -> None:
+    links = await hub.join(*REGIONS)
+    a, *others = links
+    await a.hear()
+    for silent_s, why in ((0.1, ""), (1.5, "partition: silent to cloud-a"), (0.1, "")) * 2:
+        await a.tell(peers=(PeerView("edge-1", silent_s),))
+        for link in others:
+            await link.tell()
+        told = sum(link.seq for link in links)
+        await hub.until(lambda told=told: hub.coordinator.hub.counts["reports"] == told)  # type: ignore[misc, union-attr]
+        # Peers are weighed once in a heartbeat.
+        hub.now_s += 0.25
+        await a.hear(lambda p, why=why: p.regions[2].why == why)  # type: ignore[misc]
 
 
 async def test_a_region_that_dials_again_ends_its_old_link(hub: Control) -> None:
