@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from serve_app.core.snapshots import Load, RegionView, Snapshot, Target
@@ -23,7 +24,8 @@ def _tenth(value: float | None) -> int | None:
     return None if value is None else round(value * 10)
 
 
-def _numbers(load: Load) -> Hashable:
+def coarse(load: Load) -> Hashable:
+    """A load in steps; a Router that saw another one of the same step would choose the same."""
     return (
         _notch(load.queue_wait_p95_ms, 10.0),
         _notch(load.oldest_wait_ms, 10.0),
@@ -42,6 +44,21 @@ def _facts(target: Target) -> Hashable:
     return (*where, target.health, target.breaker, target.accepts_spill, target.drained, target.drifted, said)
 
 
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The targets of one region, with what is compared of them: made once, and used until something of it changes."""
+
+    targets: tuple[Target, ...]
+    ids: tuple[str, ...]
+    facts: Hashable
+    numbers: Hashable
+
+    @classmethod
+    def of(cls, targets: tuple[Target, ...]) -> Part:
+        numbers = tuple((round(t.weight, 1), coarse(t.load)) for t in targets)
+        return cls(targets, tuple(t.id for t in targets), tuple(_facts(t) for t in targets), numbers)
+
+
 class Publisher:
     """Holds the last snapshot, and makes the next one when a Router would see a difference that matters."""
 
@@ -58,16 +75,17 @@ class Publisher:
         if epoch > self._epoch:
             self._epoch, self._facts = epoch + 1, None
 
-    def publish(self, targets: tuple[Target, ...], regions: tuple[RegionView, ...], now_s: float) -> Snapshot:
+    def publish(self, parts: Sequence[Part], regions: tuple[RegionView, ...], now_s: float) -> Snapshot:
         """The snapshot of now: the last one, unless it is no longer true enough."""
         facts = (
-            tuple(_facts(t) for t in targets),
+            tuple(part.facts for part in parts),
             tuple((r.name, r.health, r.drained, r.accepts_spill) for r in regions),
         )
-        numbers = tuple((round(t.weight, 1), _numbers(t.load)) for t in targets)
+        numbers = tuple(part.numbers for part in parts)
         old = now_s - self._published_s >= NUMBERS_EVERY_S
         if self._last is None or facts != self._facts or (old and numbers != self._numbers):
             self._generation += 1
             self._facts, self._numbers, self._published_s = facts, numbers, now_s
+            targets = tuple(target for part in parts for target in part.targets)
             self._last = Snapshot(self._epoch, self._generation, targets, regions)
         return self._last

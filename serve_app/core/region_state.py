@@ -13,11 +13,11 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from serve_app.core.breaker import SharedBreakers
-from serve_app.core.published import Publisher
-from serve_app.core.region_facts import FleetFacts, RegionFacts
+from serve_app.core.fleet_targets import FleetTargets, PeerSight, PlanView
+from serve_app.core.published import Part, Publisher, coarse
+from serve_app.core.region_facts import FleetFacts
 from serve_app.core.reports import (
     FRESH_S,
-    FleetRegion,
     PeerView,
     Plan,
     RegionState,
@@ -25,13 +25,12 @@ from serve_app.core.reports import (
     RouterReport,
     TargetReport,
 )
-from serve_app.core.snapshots import Health, RegionView, Snapshot, Target
+from serve_app.core.snapshots import Health, Load, RegionView, Snapshot
 from serve_app.core.table import Agent
-from serve_app.core.target_health import SLOW_WEIGHT, Ramp, Replicas, Standing, clean, summed
+from serve_app.core.target_health import Replicas, Standing, summed
 
 #: Rates of spilled requests are over so long.
 RATE_S: Final = 10.0
-_USABLE: Final = frozenset({"healthy", "slow"})
 
 
 @dataclass(slots=True)
@@ -58,12 +57,12 @@ class RegionCore:
     def __init__(self, facts: FleetFacts, epoch: int) -> None:
         self._facts = facts
         self._replicas: dict[str, Replicas] = {}
-        self._ramps: dict[tuple[str, str], Ramp] = {}
         self._views: dict[str, tuple[float, PeerView]] = {}
-        self._plan: Plan | None = None
-        self._planned: dict[str, FleetRegion] = {}
+        self._plan = PlanView()
         self._plan_s = 0.0
         self._breakers = SharedBreakers()
+        self._targets = FleetTargets(self._breakers)
+        self._known: tuple[tuple[str, ...], ...] = ()
         self._wanted, self._spilled = _Rates(), _Rates()
         self._publisher = Publisher(epoch)
         #: Name of the configuration that is applied here.
@@ -99,15 +98,28 @@ class RegionCore:
             if view.state is not None and view.state.region != view.region:
                 fault = f"its report is in the name of {view.state.region}"
                 view = replace(view, state=None, fault=fault)
-            self._views[view.region] = (now_s, view)
+            self._views[view.region] = (now_s, self._steady(view))
 
     def plan(self, plan: Plan, now_s: float) -> bool:
         """Takes the coordinator's plan, the same one again too, which confirms it; an older one is not taken."""
-        if self._plan is not None and plan.order < self._plan.order:
+        known = self._plan.plan
+        if known is not None and plan.order < known.order:
             return False
-        self._plan, self._plan_s = plan, now_s
-        self._planned = {region.name: region for region in plan.regions}
+        if plan != known:
+            self._plan = PlanView.of(plan)
+        self._plan_s = now_s
         return True
+
+    def _steady(self, view: PeerView) -> PeerView:
+        """The view, with the very report and round trip of the one before where these are as good as the same."""
+        if view.region not in self._views:
+            return view
+        before = self._views[view.region][1]
+        if view.state == before.state:
+            view = replace(view, state=before.state)
+        if coarse(Load(network_ms=view.network_ms)) == coarse(Load(network_ms=before.network_ms)):
+            view = replace(view, network_ms=before.network_ms)
+        return view
 
     # ---- what is made of it ----
 
@@ -119,9 +131,13 @@ class RegionCore:
     def refresh(self, now_s: float) -> Snapshot:
         """The picture without what is lent to one Router."""
         own = self._own(now_s)
-        targets = (*self._own_targets(own, now_s), *self._peer_targets(now_s))
-        self._breakers.retain({t.id for t in targets})
-        return self._publisher.publish(targets, self._region_views(own, now_s), now_s)
+        mine = self._facts.regions[self._facts.me]
+        parts = [self._targets.own(mine, own, self.revision, self._plan, now_s), *self._peer_parts(now_s)]
+        known = tuple(part.ids for part in parts)
+        if known != self._known:
+            self._known = known
+            self._breakers.retain({name for ids in known for name in ids})
+        return self._publisher.publish(parts, self._region_views(own, now_s), now_s)
 
     def own_state(self, now_s: float) -> RegionState:
         """This region's summary, for its peers and the coordinator."""
@@ -131,11 +147,11 @@ class RegionCore:
 
     @property
     def current_plan(self) -> Plan | None:
-        return self._plan
+        return self._plan.plan
 
     def plan_age_s(self, now_s: float) -> float | None:
         """How long ago the plan was confirmed; ``None`` without one."""
-        return None if self._plan is None else now_s - self._plan_s
+        return None if self._plan.plan is None else now_s - self._plan_s
 
     def views(self, now_s: float) -> dict[str, tuple[float, PeerView]]:
         """By peer, the gateway's last view of it and how old that is."""
@@ -154,74 +170,20 @@ class RegionCore:
             made.append((_report(agent, standing), standing))
         return made
 
-    def _own_targets(self, own: Iterable[tuple[TargetReport, Standing]], now_s: float) -> Iterable[Target]:
-        mine = self._facts.regions[self._facts.me]
-        for report, standing in own:
-            yield self._target(mine, report, report.health, report.why, self.revision, now_s, lost=standing.lost)
-
-    def _peer_targets(self, now_s: float) -> Iterable[Target]:
+    def _peer_parts(self, now_s: float) -> Iterable[Part]:
         for region in self._facts.regions.values():
             state = self._state_of(region.name)
-            if region.name == self._facts.me or state is None:
-                continue
-            health, why = self._peer(region.name, now_s)
-            for report in state.targets:
-                if health in ("ejected", "unknown") or (health == "stale" and report.health in _USABLE):
-                    yield self._target(region, report, health, why, state.revision, now_s)
-                else:
-                    yield self._target(region, report, report.health, report.why, state.revision, now_s)
-
-    def _target(
-        self,
-        region: RegionFacts,
-        report: TargetReport,
-        health: Health,
-        why: str,
-        revision: str,
-        now_s: float,
-        *,
-        lost: bool = False,
-    ) -> Target:
-        expected = None
-        # A region that has not come to the plan's revision yet is on its way, and has not drifted.
-        if self._plan is not None and self._plan.revision == revision:
-            expected = self._plan.expected.get((region.name, report.agent))
-        target = Target(
-            region=region.name,
-            cloud=region.cloud,
-            agent=report.agent,
-            app=report.app,
-            release=report.release,
-            max_model_len=report.max_model_len,
-            slots=report.slots,
-            residency=region.residency,
-            gpu_hour_usd=region.gpu_hour_usd,
-            health=health,
-            load=replace(clean(report.load), network_ms=self._network_ms(region.name)),
-            accepts_spill=self._accepts_spill(region),
-            drained=self._is_drained(region.name),
-            drifted=expected is not None and expected != report.release,
-            why=why,
-        )
-        breaker = self._breakers.state(target.id, now_s)
-        ramp = self._ramps.setdefault((region.name, report.agent), Ramp())
-        weight = 1.0
-        if health == "ejected" or breaker != "closed" or lost:
-            ramp.out()
-        elif health in _USABLE:
-            weight = ramp.fit(now_s)
-        if target.drifted and not why:
-            why = f"serves release {report.release[:12]}, the plan says {str(expected)[:12]}"
-        elif weight < 1.0 and not why:
-            why = "was out, comes back slowly"
-        return replace(target, weight=weight * (SLOW_WEIGHT if health == "slow" else 1.0), breaker=breaker, why=why)
+            if region.name != self._facts.me and state is not None:
+                health, why = self._peer(region.name, now_s)
+                sight = PeerSight(region, state, health, why, self._network_ms(region.name))
+                yield self._targets.peer(sight, self._plan, now_s)
 
     def _state_of(self, name: str) -> RegionState | None:
         """The newest summary of a peer: its own beats carry it, else the coordinator may have one."""
         view = self._views.get(name)
         if view is not None and view[1].state is not None:
             return view[1].state
-        planned = self._planned.get(name)
+        planned = self._plan.regions.get(name)
         return planned.state if planned is not None else None
 
     def _peer(self, name: str, now_s: float) -> tuple[Health, str]:
@@ -234,7 +196,7 @@ class RegionCore:
             return "ejected", f"the gateway here has told nothing for {now_s - at_s:.1f} s"
         if view.silent_s is None:
             return "unknown", f"no beat yet{fault}"
-        planned = self._planned.get(name) if now_s - self._plan_s <= self._facts.plan_stale_s else None
+        planned = self._plan.regions.get(name) if now_s - self._plan_s <= self._facts.plan_stale_s else None
         if view.silent_s > self._facts.peer_silence_s:
             lost = planned is not None and planned.phase in ("lost", "failed")
             agreed = "; the coordinator has lost it too" if lost else ""
@@ -251,21 +213,13 @@ class RegionCore:
         view = self._views.get(name)
         return view[1].network_ms if view is not None else None
 
-    def _accepts_spill(self, region: RegionFacts) -> bool:
-        planned = self._planned.get(region.name)
-        return region.accepts_spill and (planned is None or planned.accepts_spill)
-
-    def _is_drained(self, name: str) -> bool:
-        planned = self._planned.get(name)
-        return planned is not None and planned.drained
-
     def _region_views(self, own: Iterable[tuple[TargetReport, Standing]], now_s: float) -> tuple[RegionView, ...]:
         mine = summed([report for report, _ in own])
         views = []
         for region in self._facts.regions.values():
             health, why = mine if region.name == self._facts.me else self._peer(region.name, now_s)
-            drained, network_ms = self._is_drained(region.name), self._network_ms(region.name)
-            spill = self._accepts_spill(region)
+            drained, network_ms = self._plan.is_drained(region.name), self._network_ms(region.name)
+            spill = self._plan.accepts_spill(region)
             views.append(RegionView(region.name, region.cloud, health, why, spill, drained, network_ms))
         return tuple(views)
 

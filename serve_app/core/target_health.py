@@ -20,6 +20,7 @@ RAMP_FROM: Final = 0.1
 RAMP_S: Final = 20.0
 #: A replica that was silent for so long is gone, and an engine whose replicas all are comes back by the ramp.
 FORGET_S: Final = 10.0
+_NUMBERS: Final = tuple(field.name for field in fields(Load))
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +39,9 @@ class Standing:
 
 def clean(load: Load) -> Load:
     """A load without numbers that cannot be: what is negative or not finite is no data."""
-    values = {f.name: getattr(load, f.name) for f in fields(load)}
-    odd = [name for name, value in values.items() if value is not None and not (math.isfinite(value) and value >= 0)]
+    values = {name: getattr(load, name) for name in _NUMBERS}
+    # What is not a number is not at least 0 either.
+    odd = [name for name, value in values.items() if value is not None and not 0 <= value < math.inf]
     return replace(load, **dict.fromkeys(odd)) if odd else load
 
 
@@ -141,6 +143,11 @@ class Ramp:
     def out(self) -> None:
         """The target is seen to fail: whenever it is back, it comes slowly."""
         self._out, self._back_s = True, None
+
+    @property
+    def is_rising(self) -> bool:
+        """Whether time alone changes the share."""
+        return self._back_s is not None
 
     def fit(self, now_s: float) -> float:
         """The target is seen to work; its share from ``RAMP_FROM`` to 1."""

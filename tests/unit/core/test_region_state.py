@@ -315,3 +315,22 @@ def test_an_engine_is_idle_when_its_replicas_say_so_or_are_gone() -> None:
     assert [made.is_idle(CHAT.app, t) for t in (0.0, 20.0)] == [False, True]
     made.replica(push(waiting=0, running=0), 30.0)
     assert made.is_idle(CHAT.app, 30.0)
+
+
+def test_what_a_peers_report_does_not_change_is_used_again() -> None:
+    made = core()
+    made.peers([beat(network_ms=12.0)], 0.0)
+    first = found(made.snapshot_for("r", 0.0), "cloud-b")
+    made.peers([beat(network_ms=12.3)], 0.3)
+    assert found(made.snapshot_for("r", 1.0), "cloud-b") is first
+    made.plan(plan(cloud_b=ready(drained=True)), 1.0)
+    assert found(made.snapshot_for("r", 1.0), "cloud-b").drained
+
+
+def test_a_breaker_that_opens_or_ends_is_seen_without_another_report() -> None:
+    made = core()
+    made.peers([beat()], 0.0)
+    target = found(made.snapshot_for("r", 0.0), "cloud-b").id
+    made.router(RouterReport("r", trips=(Trip(target, 2.0, "x"),)), 0.1)
+    states = [found(made.snapshot_for("r", t), "cloud-b").breaker for t in (0.1, 2.0, 2.2)]
+    assert states == ["open", "open", "probing"]
