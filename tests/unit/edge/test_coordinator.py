@@ -15,7 +15,9 @@ from serve_app.core.reports import PeerView, Plan
 from serve_app.edge import coordinator, shared_limits
 from serve_app.edge.admin_client import Admin, NotAllowed, NotDone, Unreachable
 from serve_app.edge.coordinator import settings_of
+from serve_app.edge.coordinator_link import CoordinatorLink, Told
 from serve_app.edge.coordinator_server import MOST_UP_BYTES
+from serve_app.edge.grpc_tls import TlsFolder
 from serve_app.edge.lease import LEASE_S
 from serve_app.edge.protos import grix_pb2 as pb
 from serve_app.edge.wire_link import Up, up_message
@@ -397,3 +399,27 @@ async def test_nodes_are_in_the_status(hub: Control) -> None:
     await hub.until(lambda: hub.coordinator.hub.counts["reports"] == 1)  # type: ignore[union-attr]
     first = (await hub.ask("status"))["regions"][0]
     assert first["nodes"][0]["name"] == node("cloud-a").name and first["linked"]
+
+
+async def test_a_region_s_own_link_finds_the_coordinator_again_after_its_restart(hub: Control, root: Path) -> None:
+    plans: list[Plan] = []
+
+    def told() -> Told:
+        return Told(state("cloud-a"), (node("cloud-a"),), (), plans[-1].order if plans else (0, 0))
+
+    port = hub.coordinator.port  # type: ignore[union-attr]
+    tls = TlsFolder(root / "region" / "cloud-a")
+    link = CoordinatorLink(hub.address, tls, heartbeat_s=0.05, told=told, on_plan=plans.append, jitter=lambda: 0.0)
+    running = asyncio.create_task(link.run())
+    await hub.join("cloud-b", "edge-1")
+    await hub.until(lambda: bool(plans))
+    assert (plans[-1].epoch, phases(plans[-1])["cloud-a"]) == (5000, "ready")
+    await hub.end()
+    hub.more["listen"] = f"127.0.0.1:{port}"
+    await hub.begin()
+    await hub.join("cloud-b", "edge-1")
+    await hub.until(lambda: plans[-1].epoch == 5001)
+    assert phases(plans[-1]) == dict.fromkeys(REGIONS, "ready")
+    await hub.until(lambda: hub.coordinator.hub.fleet.members["cloud-a"].seen[0] == 5001)  # type: ignore[union-attr]
+    running.cancel()
+    await asyncio.wait([running])
