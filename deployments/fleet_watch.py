@@ -51,7 +51,7 @@ class FleetWatch:
         self._trusted = False
 
     async def watch_once(self, limit_s: float = WATCH_LIMIT_S) -> bool:
-        """One long poll; whether the RegionAgent answered."""
+        """One long poll; whether the RegionAgent answered with anything that is of use."""
         seen = (0, 0) if self._last is None else (self._last.epoch, self._last.generation)
         if not self._trusted:
             # After a silence the same picture is news.
@@ -62,11 +62,15 @@ class FleetWatch:
             self._missed(str(away))
             return False
         self._heard_s = self._now_s()
-        if snapshot is not None and (snapshot.epoch, snapshot.generation) >= seen:
-            if not self._trusted:
-                log.info("snapshots come from the RegionAgent: %d.%d", snapshot.epoch, snapshot.generation)
-            self._last, self._trusted = snapshot, True
-            self._on_snapshot(snapshot)
+        if snapshot is None:
+            return True
+        # Of a RegionAgent that is ending a late answer may come after the first of its successor.
+        if (snapshot.epoch, snapshot.generation) < seen:
+            return False
+        if not self._trusted:
+            log.info("snapshots come from the RegionAgent: %d.%d", snapshot.epoch, snapshot.generation)
+        self._last, self._trusted = snapshot, True
+        self._on_snapshot(snapshot)
         return True
 
     def _missed(self, why: str) -> None:

@@ -36,21 +36,23 @@ class RegionHandle:
         Raises:
             RegionAway: at once where no RegionAgent is known, else at the latest after ``limit_s``.
         """
-        handle = await self._method(method)
-        response = handle.remote(*args)
         try:
             async with asyncio.timeout(limit_s):
-                return await response
-        except TimeoutError:
-            response.cancel()
-            raise RegionAway(f"no answer to {method} within {limit_s:g} s") from None
-        except (RayError, RayServeException) as error:
-            raise RegionAway(f"{method} failed: {type(error).__name__}") from None
-        except asyncio.CancelledError:
-            response.cancel()
+                response = (await self._method(method)).remote(*args)
+                ended = False
+                try:
+                    answer = await response
+                    ended = True
+                    return answer
+                finally:
+                    if not ended:
+                        response.cancel()
+        except RegionAway:
             raise
-        except Exception as error:  # what RegionAgent raised comes out as itself
-            raise RegionAway(f"{method} failed: {type(error).__name__}: {error}") from None
+        except TimeoutError:
+            raise RegionAway(f"no answer to {method} within {limit_s:g} s") from None
+        except Exception as error:  # what RegionAgent raised comes out as itself, what Ray raises is many
+            raise RegionAway(f"{method} failed: {type(error).__name__}: {str(error)[-300:]}") from None
 
     async def _method(self, name: str) -> DeploymentHandle:
         if self._handle is None:

@@ -70,10 +70,10 @@ class Publisher:
         self._published_s = 0.0
         self._last: Snapshot | None = None
 
-    def outrank(self, epoch: int) -> None:
-        """From now on later than every snapshot of ``epoch``."""
-        if epoch > self._epoch:
-            self._epoch, self._facts = epoch + 1, None
+    def outrank(self, seen: tuple[int, int]) -> None:
+        """Somebody has a snapshot that is later than the last from here: the next one is later than every such one."""
+        if seen > (self._epoch, self._generation):
+            self._epoch, self._facts = seen[0] + 1, None
 
     def publish(self, parts: Sequence[Part], regions: tuple[RegionView, ...], now_s: float) -> Snapshot:
         """The snapshot of now: the last one, unless it is no longer true enough."""

@@ -74,9 +74,9 @@ class RegionCore:
         """Other agents, regions or limits; what was heard stays."""
         self._facts = facts
 
-    def outrank(self, epoch: int) -> None:
-        """A Router has seen this epoch: what comes from here must be newer, whatever the clock said at the start."""
-        self._publisher.outrank(epoch)
+    def outrank(self, seen: tuple[int, int]) -> None:
+        """A Router has seen this order: what comes from here must be later, whatever the clock said at the start."""
+        self._publisher.outrank(seen)
 
     def replica(self, report: ReplicaReport, now_s: float) -> float:
         """Takes a replica's push; requests a second that were wanted of its engine but served elsewhere."""

@@ -146,7 +146,7 @@ class RegionService:
 
     async def watch(self, router: str, seen: tuple[int, int]) -> Snapshot | None:
         """The next snapshot that differs from what this Router has; ``None`` when none came for a while."""
-        self.core.outrank(seen[0])
+        self.core.outrank(seen)
         until_s = self._now_s() + WATCH_S
         while True:
             bell, now_s = self._bell, self._now_s()

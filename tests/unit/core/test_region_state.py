@@ -303,9 +303,12 @@ def test_numbers_alone_wait_for_300_ms_and_must_differ_enough() -> None:
 def test_a_router_that_has_seen_a_later_epoch_gets_one_that_is_later_still() -> None:
     made = core()
     assert made.snapshot_for("r", 0.0).epoch == 7
-    made.outrank(7)
+    made.outrank((7, 1))
     assert made.snapshot_for("r", 0.0).epoch == 7
-    made.outrank(3600)
+    # One that began in the same second as the one before it.
+    made.outrank((7, 57))
+    assert made.snapshot_for("r", 0.0).epoch == 8
+    made.outrank((3600, 1))
     assert made.snapshot_for("r", 0.0).epoch == 3601
 
 
