@@ -37,9 +37,13 @@ def _writer(env: Mapping[str, str]) -> ConfigWriter | None:
     if dashboard is None or token_file is None:
         log.warning("%s is not set: the Serve config of this region is not kept", DASHBOARD_VARIABLE)
         return None
-    folder = env.get(MARK)
     rest = ServeRest(dashboard, Path(token_file).read_text("utf-8").strip())
-    return ConfigWriter(rest, None if folder is None else Path(folder))
+    return ConfigWriter(rest, _folder(env))
+
+
+def _folder(env: Mapping[str, str]) -> Path | None:
+    """The folder that lives as long as this cluster."""
+    return Path(env[MARK]) if MARK in env else None
 
 
 @serve.deployment
@@ -56,6 +60,7 @@ class RegionAgent:
             jitter=random.random,
             nodes=_nodes,
             writer=_writer(os.environ),
+            folder=_folder(os.environ),
             on_put_back=lambda count: meter.add("grix_config_put_back_total", {"region": self._region}, count),
         )
 

@@ -6,8 +6,6 @@ Everything here blocks on the dashboard's HTTP, within limits: it is for a threa
 from __future__ import annotations
 
 import json
-import os
-import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,6 +14,7 @@ from typing import Any, Final
 from cluster_configs import schema
 from cluster_configs.bundle import Config
 from serve_app.edge.fleet_documents import parsed
+from serve_app.edge.private_file import write_private
 from serve_app.edge.serve_config import render, use_redis
 from serve_app.edge.serve_rest import AppStatus, ServeRest, statuses
 
@@ -171,8 +170,4 @@ class ConfigWriter:
         self.desired = desired
         if self._file is None:
             return
-        text = json.dumps({"revision": desired.revision, "applications": desired.applications})
-        draft = self._file.with_name(f".{self._file.name}.{secrets.token_hex(4)}")
-        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as out:
-            out.write(text)
-        draft.replace(self._file)
+        write_private(self._file, json.dumps({"revision": desired.revision, "applications": desired.applications}))

@@ -20,6 +20,7 @@ from serve_app.core.snapshots import Snapshot
 from serve_app.edge.config_keeper import ConfigKeeper
 from serve_app.edge.coordinator_link import CoordinatorLink, LinkStatus, Told
 from serve_app.edge.desired_config import ConfigWriter
+from serve_app.edge.drain_file import DrainFile
 from serve_app.edge.grpc_tls import TlsError, TlsFolder
 
 log = logging.getLogger("ray.serve")
@@ -40,6 +41,7 @@ class RegionService:
     """One region's state and its link to the coordinator. ``nodes`` tells the hardware of this moment.
 
     ``writer`` is ``None`` where nobody said where the cluster's dashboard is: then its Serve config is left alone.
+    ``folder`` is for what shall outlive this process.
     """
 
     def __init__(
@@ -50,6 +52,7 @@ class RegionService:
         jitter: Callable[[], float],
         nodes: Callable[[str, str], tuple[Node, ...]],
         writer: ConfigWriter | None = None,
+        folder: Path | None = None,
         on_put_back: Callable[[int], None] = lambda count: None,
     ) -> None:
         self._now_s, self._jitter, self._nodes = now_s, jitter, nodes
@@ -64,6 +67,7 @@ class RegionService:
         self._looking: asyncio.Task[None] | None = None
         self._keeper = None if writer is None else self._keeper_of(writer, on_put_back)
         self._keeping: asyncio.Task[None] | None = None
+        self._drains = DrainFile(folder)
         self._order = (0, 0)
         self._bell = asyncio.Event()
         self._lent: dict[str, frozenset[str]] = {}
@@ -81,6 +85,9 @@ class RegionService:
         heartbeat_s = facts.heartbeat_s
         if self._core is None:
             self._core = RegionCore(facts, self._epoch)
+            drains = self._drains.read()
+            if drains is not None:
+                self._core.plan(drains, self._now_s())
         else:
             self._core.configure(facts)
         self._where = (facts.regions[facts.me].cloud, facts.me)
@@ -222,7 +229,9 @@ class RegionService:
     def _on_plan(self, plan: Plan) -> None:
         if not self.core.plan(plan, self._now_s()):
             log.warning("a plan is older than the one before, and is not taken: %s", plan.order)
-        elif self._keeper is not None:
+            return
+        self._drains.keep(plan)
+        if self._keeper is not None:
             self._keeper.want(plan.revision, plan.documents)
         self._look()
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from cluster_configs.load import load_paths
-from serve_app.core.reports import ReplicaReport, RouterReport, Trip
+from serve_app.core.reports import FleetRegion, Plan, ReplicaReport, RouterReport, Trip
 from serve_app.core.snapshots import Load, Snapshot
 from serve_app.edge.region_service import WATCH_S, RegionService
 from serve_app.edge.serve_config import render
@@ -39,9 +39,15 @@ def user_config(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def service(user_config: dict[str, Any], now: Now | None = None) -> AsyncIterator[RegionService]:
+async def service(
+    user_config: dict[str, Any], now: Now | None = None, folder: Path | None = None
+) -> AsyncIterator[RegionService]:
     made = RegionService(
-        now_s=now or Now(), unix_s=lambda: 1_800_000_000.9, jitter=lambda: 0.0, nodes=lambda cloud, region: ()
+        now_s=now or Now(),
+        unix_s=lambda: 1_800_000_000.9,
+        jitter=lambda: 0.0,
+        nodes=lambda cloud, region: (),
+        folder=folder,
     )
     made.configure(user_config)
     try:
@@ -165,3 +171,29 @@ async def test_a_config_that_is_none_is_refused_and_the_old_one_stays(
         with pytest.raises(KeyError, match=broken):
             made.configure({k: v for k, v in user_config.items() if k != broken})
         assert len((await first(made)).targets) == 2
+
+
+async def test_a_drain_outlives_the_agent_even_without_a_coordinator(
+    user_config: dict[str, Any], tmp_path: Path
+) -> None:
+    drained = Plan(9, 4, (FleetRegion("cloud-a", "drained", "by ops", drained=True),))
+    async with service(user_config, folder=tmp_path) as made:
+        made._on_plan(drained)
+        assert (await first(made)).targets[0].drained
+    assert (tmp_path / "drains.json").stat().st_mode & 0o777 == 0o600
+    async with service(user_config, folder=tmp_path) as made:
+        assert (await first(made)).targets[0].drained
+        # A replayed plan of before the drain is older than what is remembered.
+        made._on_plan(Plan(9, 3, (FleetRegion("cloud-a", "ready", ""),)))
+        assert (await first(made)).targets[0].drained
+        made._on_plan(Plan(9, 5, (FleetRegion("cloud-a", "ready", ""),)))
+        assert not (await first(made)).targets[0].drained
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", '{"order": [1], "drained": {}}', '{"order": [1, 2], "drained": []}'])
+async def test_a_file_of_drains_that_is_none_is_left_aside(
+    user_config: dict[str, Any], tmp_path: Path, text: str
+) -> None:
+    (tmp_path / "drains.json").write_text(text)
+    async with service(user_config, folder=tmp_path) as made:
+        assert not (await first(made)).targets[0].drained
