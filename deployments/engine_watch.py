@@ -103,5 +103,5 @@ class EngineWatch:
             self._proving = asyncio.create_task(self.proof())
         done, _ = await asyncio.wait({self._proving}, timeout=wait_s)
         if done:
-            self._proven, self._proving = self._proving.result(), None
+            self._proven, self._proving = self._proving.exception() is None and self._proving.result(), None
         return self._proven

@@ -78,6 +78,8 @@ class QwenAgent:
         """Serve calls this every 2 s; raising takes the replica out and replaces it."""
         if not await self.probe():
             raise RuntimeError(f"the engine of {self._args['agent']} gives no tokens")
+        if self._pushing.done():
+            raise RuntimeError(f"this replica reports no more: {self._pushing.exception()!r}")
 
     def record_autoscaling_stats(self) -> dict[str, float]:
         """For Serve's autoscaler: requests a second that were wanted of this agent here, but served elsewhere."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,10 +25,14 @@ _FILE: Final = "desired.json"
 
 @dataclass(frozen=True, slots=True)
 class Desired:
-    """What shall be in force. ``revision`` names the documents that it fulfils, empty for those of the start."""
+    """What shall be in force. ``revision`` names the documents that it fulfils, empty for those of the start.
+
+    ``confirmed``: these are the applications as Serve itself tells them, with the keys that it adds.
+    """
 
     applications: Apps
     revision: str = ""
+    confirmed: bool = True
 
 
 def by_name(applications: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
@@ -109,7 +113,7 @@ class ConfigWriter:
         """
         if self._file is not None and self._file.is_file():
             kept = json.loads(self._file.read_text("utf-8"))
-            self.desired = Desired(kept["applications"], kept["revision"])
+            self.desired = Desired(kept["applications"], kept["revision"], kept["confirmed"])
             return
         deployed, _ = self._read()
         if deployed:
@@ -124,11 +128,19 @@ class ConfigWriter:
         assert self.desired is not None
         deployed, _ = self._read()
         wanted = self.desired.applications
-        foreign = sorted(n for n in wanted.keys() | deployed.keys() if wanted.get(n) != deployed.get(n))
         # A Serve that knows no configs at all has lost its store for a moment.
-        if not deployed or not foreign:
+        if not deployed:
             return []
-        self.put(self.desired, top)
+        if not self.desired.confirmed:
+            # A put of our own, of which it is not known whether it came through.
+            if wanted.keys() != deployed.keys() or not all(same(deployed[n], app) for n, app in wanted.items()):
+                self.put(self.desired, top)
+            else:
+                self._keep(Desired(deployed, self.desired.revision))
+            return []
+        foreign = sorted(n for n in wanted.keys() | deployed.keys() if wanted.get(n) != deployed.get(n))
+        if foreign:
+            self.put(self.desired, top)
         return foreign
 
     def put(self, desired: Desired, top: Mapping[str, Any]) -> None:
@@ -137,7 +149,7 @@ class ConfigWriter:
         Raises:
             ServeRestError: when Serve does not answer, or refuses.
         """
-        self._keep(desired)
+        self._keep(replace(desired, confirmed=False))
         self._rest.put_config({**top, "applications": list(desired.applications.values())})
         # As Serve tells it: what it adds of its own is no foreign change.
         deployed, _ = self._read()
@@ -170,4 +182,4 @@ class ConfigWriter:
         self.desired = desired
         if self._file is None:
             return
-        write_private(self._file, json.dumps({"revision": desired.revision, "applications": desired.applications}))
+        write_private(self._file, json.dumps(asdict(desired)))

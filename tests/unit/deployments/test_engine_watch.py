@@ -130,6 +130,16 @@ async def test_a_report_says_how_the_last_proof_went() -> None:
     assert await stage.watch.proven(1.0) is True
 
 
+async def test_a_proof_that_breaks_has_failed() -> None:
+    stage = Stage()
+
+    async def broken(limit_s: float) -> bool:
+        raise RuntimeError("no such engine")
+
+    stage.engine.probe = broken  # type: ignore[method-assign]
+    assert await stage.watch.proven(1.0) is False
+
+
 async def test_a_proof_that_is_late_has_not_failed_until_it_has() -> None:
     stage = Stage()
     go = asyncio.Event()

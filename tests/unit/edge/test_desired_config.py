@@ -35,6 +35,7 @@ class FakeServe:
     puts: list[list[str]] = field(default_factory=list)
     broken: dict[str, str] = field(default_factory=dict)
     away: bool = False
+    gone_after_put: bool = False
 
     def put_config(self, config: dict[str, Any]) -> None:
         if self.away:
@@ -42,6 +43,7 @@ class FakeServe:
         assert {k: v for k, v in config.items() if k != "applications"} == TOP
         self.apps = {a["name"]: {**deepcopy(a), "logging_config": "from Serve"} for a in config["applications"]}
         self.puts.append(sorted(self.apps))
+        self.away, self.gone_after_put = self.gone_after_put, False
 
     def details(self) -> dict[str, Any]:
         if self.away:
@@ -116,8 +118,22 @@ def test_what_was_kept_before_a_put_that_failed_is_put_by_the_next_one(tmp_path:
     with pytest.raises(ServeRestError):
         made.put(Desired({"grix": app("grix", args={"n": 2})}, "r1"), TOP)
     serve.away = False
-    assert writer(serve, tmp_path).put_back(TOP) == ["grix"]
-    assert serve.apps["grix"]["args"] == {"n": 2}
+    again = writer(serve, tmp_path)
+    assert again.put_back(TOP) == []
+    assert serve.apps["grix"]["args"] == {"n": 2} and len(serve.puts) == 1
+    assert again.put_back(TOP) == [] and len(serve.puts) == 1
+
+
+def test_a_put_that_came_through_unseen_is_not_put_again(tmp_path: Path) -> None:
+    serve = FakeServe({"grix": app("grix")})
+    made = writer(serve, tmp_path)
+    serve.gone_after_put = True
+    with pytest.raises(ServeRestError):
+        made.put(Desired({"grix": app("grix", args={"n": 2})}, "r1"), TOP)
+    serve.away = False
+    assert made.put_back(TOP) == [] and len(serve.puts) == 1
+    serve.apps["grix"]["args"] = {"n": 3}
+    assert made.put_back(TOP) == ["grix"]
 
 
 # ---- the way from one config to another ----
