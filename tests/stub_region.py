@@ -11,11 +11,12 @@ import random
 import secrets
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -207,19 +208,33 @@ class StubRegion:
 
 
 def stub_config(
-    key: str, folder: Path, port: int, blocks: dict[str, str | None], federation_port: int | None
+    key: str,
+    folder: Path,
+    port: int,
+    blocks: dict[str, str | None],
+    federation_port: int | None,
+    peers: Mapping[str, str],
 ) -> dict[str, Any]:
-    """The region's Serve config with stubs in place of engines; with a coordinator (that is away) if it has a port."""
+    """The region's Serve config with stubs in place of engines; with a coordinator (that is away) if it has a port.
+
+    ``peers`` are the gateways of other regions by name, for tests that play them.
+    """
     documents = folder / "region.yaml"
     text = DOCUMENTS.replace("KEY", hashlib.sha256(key.encode()).hexdigest())
     for name, block in blocks.items():
         if block is not None:
             text = text.replace("role: primary", f"role: primary, {name}: {block}")
     if federation_port is not None:
-        pki.init(folder / "pki", "stubs", ["cloud-a"], datetime.now(UTC))
+        pki.init(folder / "pki", "stubs", ["cloud-a", *peers], datetime.now(UTC))
         more = f'spec:\n  coordinator: {{address: "127.0.0.1:1"}}\n  pki: {{folder: {folder / "pki"}}}\n'
         text = text.replace("spec:\n", more, 1)
         text = text.replace("role: primary", f'role: primary, gateway: "127.0.0.1:{federation_port}"')
+        (mine,) = [line for line in text.splitlines(keepends=True) if line.startswith("    - {name: cloud-a,")]
+        others = [
+            f'    - {{name: {name}, cloud: {name}, location: y, gpuHourUsd: 2, role: primary, gateway: "{address}"}}\n'
+            for name, address in peers.items()
+        ]
+        text = text.replace(mine, mine + "".join(others))
     documents.write_text(text)
     config = render(load_paths([documents], {}), "cloud-a", http_host="127.0.0.1", http_port=port)
     for app in config["applications"]:
@@ -234,7 +249,12 @@ def stub_config(
 
 @contextmanager
 def running_stub_region(
-    http: str | None = None, haproxy_total_s: float | None = None, *, redis: str | None = None, federated: bool = False
+    http: str | None = None,
+    haproxy_total_s: float | None = None,
+    *,
+    redis: str | None = None,
+    federated: bool = False,
+    peers: Mapping[str, str] = MappingProxyType({}),
 ) -> Iterator[StubRegion]:
     """Starts the region, and ends exactly what it started. ``http`` and ``redis`` are blocks of the region, as YAML."""
     with tempfile.TemporaryDirectory(prefix="grix-stub-") as name:
@@ -250,7 +270,8 @@ def running_stub_region(
         try:
             rest = ServeRest(cluster.dashboard, token)
             federation_port = cluster.federation_port if federated else None
-            _deploy(rest, stub_config(key, folder, cluster.spare_port, {"http": http, "redis": redis}, federation_port))
+            blocks = {"http": http, "redis": redis}
+            _deploy(rest, stub_config(key, folder, cluster.spare_port, blocks, federation_port, peers))
             scheme = "https" if http is not None and "tls" in http else "http"
             yield StubRegion(f"{scheme}://127.0.0.1:{cluster.spare_port}", key, folder, rest, cluster.temp_dir)
         finally:
