@@ -31,7 +31,8 @@ def calls(region: StubRegion, request_id: str) -> list[float]:
 
 @pytest.fixture(autouse=True)
 def earned(stub_region: StubRegion) -> None:
-    """Good requests, so that the retry budget is not what is tested."""
+    """Good requests, so that neither the retry budget nor a breaker is what is tested."""
+    eventually(lambda: stub_region.ask()[1].status == 200, 45.0, "no breaker is open")
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda _: stub_region.ask(), range(20)))
 
@@ -179,13 +180,18 @@ def test_more_retry_a_full_queue_is_a_503_and_the_next_is_served(stub_region: St
 
 
 def test_zz_rte_21_retries_stay_a_fifth_of_traffic(stub_region: StubRegion) -> None:
-    """Every call fails: what may be tried again is what the requests earned, and the bounded savings."""
+    """Every call fails: what may be tried again is what the requests earned, and the bounded savings.
+
+    After ten in a row nobody is asked any more, for a while.
+    """
     failing = [["accepted"], ["fail", "upstream_failed", None]]
     with ThreadPoolExecutor(32) as pool:
         done = list(pool.map(lambda _: stub_region.ask(failing), range(300)))
-    assert {reply.status for _, reply in done} == {502}
+    told = {(reply.status, reply.json["error"]["code"]) for _, reply in done}
+    assert told == {(502, "upstream_failed"), (503, "no_target")}
+    assert all(1 <= int(reply.headers["retry-after"]) <= 40 for _, reply in done if reply.status == 503)
     attempts = sum(len(calls(stub_region, request_id)) for request_id, _ in done)
-    assert attempts - 300 <= 0.2 * 300 + RetryBudget().burst
+    assert attempts <= 32 + 10 and attempts - 300 <= 0.2 * 300 + RetryBudget().burst
 
 
 def test_zz_more_retry_a_worker_killed_before_its_first_byte_costs_nobody_an_answer(stub_region: StubRegion) -> None:
