@@ -71,8 +71,9 @@ class RegionCore:
     # ---- what comes in ----
 
     def configure(self, facts: FleetFacts) -> None:
-        """Other agents, regions or limits; what was heard stays."""
+        """Other agents, regions or limits; what was heard of those that are still there stays."""
         self._facts = facts
+        self._views = {name: seen for name, seen in self._views.items() if name in facts.regions}
 
     def outrank(self, seen: tuple[int, int]) -> None:
         """A Router has seen this order: what comes from here must be later, whatever the clock said at the start."""

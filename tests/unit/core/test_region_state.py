@@ -18,7 +18,7 @@ from serve_app.core.reports import (
     Trip,
 )
 from serve_app.core.snapshots import Load, Snapshot, Target
-from tests.region_fakes import CHAT, THERE, agent, beat, core, plan, push, ready
+from tests.region_fakes import CHAT, FACTS, THERE, agent, beat, core, plan, push, ready
 
 
 def found(snapshot: Snapshot, region: str, name: str = "qwen-chat") -> Target:
@@ -310,6 +310,17 @@ def test_a_router_that_has_seen_a_later_epoch_gets_one_that_is_later_still() -> 
     assert made.snapshot_for("r", 0.0).epoch == 8
     made.outrank((3600, 1))
     assert made.snapshot_for("r", 0.0).epoch == 3601
+
+
+def test_a_region_that_left_the_federation_is_forgotten_and_the_rest_is_not() -> None:
+    made = core()
+    made.replica(push(), 0.0)
+    made.peers([beat()], 0.0)
+    left = {name: facts for name, facts in FACTS.regions.items() if name != "cloud-b"}
+    made.configure(replace(FACTS, regions=left))
+    snapshot = made.snapshot_for("r", 0.0)
+    assert ([t.region for t in snapshot.targets], made.views(0.0)) == (["cloud-a", "cloud-a"], {})
+    assert snapshot.targets[0].health == "healthy"
 
 
 def test_an_engine_is_idle_when_its_replicas_say_so_or_are_gone() -> None:
