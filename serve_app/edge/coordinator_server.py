@@ -16,7 +16,7 @@ from google.protobuf.message import DecodeError
 from serve_app.core.fleet_events import Audit, CloseReason, LinkClosed, LinkOpened, Reported
 from serve_app.edge.admin_verbs import AdminError, Verbs
 from serve_app.edge.coordinator_hub import Hub, Link
-from serve_app.edge.grpc_tls import Door, Refused
+from serve_app.edge.door import Door, Refused
 from serve_app.edge.identity import Identity
 from serve_app.edge.protos import grix_pb2 as pb
 from serve_app.edge.wire import MOST_STATE_BYTES, WireError, check_protocol

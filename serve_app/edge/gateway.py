@@ -15,7 +15,8 @@ from cluster_configs import schema
 from serve_app.core.reports import PeerView, RegionState
 from serve_app.core.table import Table
 from serve_app.edge.beats import OwnState, Watch
-from serve_app.edge.grpc_tls import Door, TlsError, TlsFolder, start_server
+from serve_app.edge.door import Door
+from serve_app.edge.grpc_tls import TlsError, TlsFolder, start_server
 from serve_app.edge.identity import Identity
 from serve_app.edge.peer_calls import PeerCalls, Served
 from serve_app.edge.peer_client import PeerLink

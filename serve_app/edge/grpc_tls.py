@@ -8,10 +8,9 @@ import logging
 import socket
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,22 +28,12 @@ KEEPALIVE_MS: Final = 2000
 #: Less of a certificate's life left than this is told, once an hour.
 ENDS_SOON_RATIO: Final = 0.25
 TOLD_EVERY_S: Final = 3600.0
-#: The same refusal is logged again after this long: who is refused comes back each second.
-REFUSED_AGAIN_S: Final = 30.0
 _BUSY_PAUSE_S: Final = 0.2
 _READS: Final = 3
 
 
 class TlsError(Exception):
     """Certificates that cannot be used, or an address where nobody can listen."""
-
-
-class Refused(Exception):
-    """A caller that may not call. ``who`` is its identity as far as it is known."""
-
-    def __init__(self, who: str, why: str) -> None:
-        super().__init__(f"{who}: {why}")
-        self.who, self.why = who, why
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,50 +244,3 @@ def _why_not(listen: str) -> OSError | None:
     except OSError as error:
         return error
     return None
-
-
-@lru_cache(maxsize=1024)
-def _stated(pem: bytes) -> tuple[Identity | None, float, str]:
-    """A caller's identity, the end of its certificate, and how to call it where it has no identity."""
-    cert = x509.load_pem_x509_certificate(pem)
-    return identity_in(cert), cert.not_valid_after_utc.timestamp(), ascii(cert.subject.rfc4514_string()[:200])
-
-
-class Door:
-    """Who may call this server. Every refusal is logged, with who and why, and none with a secret."""
-
-    def __init__(self, federation: str, parts: Sequence[str], unix_s: Callable[[], float] = time.time) -> None:
-        self._federation = federation
-        self._parts = parts
-        self._unix_s = unix_s
-        self._told: dict[tuple[str, str], float] = {}
-
-    def caller(self, context: Any) -> Identity:
-        """The caller's identity: a part of this federation that may call, with a certificate that has not ended.
-
-        Raises:
-            Refused: anybody else.
-        """
-        pems = context.auth_context().get("x509_pem_cert", ())
-        if not pems:
-            raise self.refused(context, "somebody", "shows no certificate")
-        identity, ends_unix_s, subject = _stated(pems[0])
-        if identity is None:
-            raise self.refused(context, subject, "states no identity of a federation")
-        if identity.federation != self._federation:
-            raise self.refused(context, identity.uri, f"belongs to another federation than {self._federation}")
-        if identity.part not in self._parts:
-            raise self.refused(context, identity.uri, f"may not call this; allowed: {', '.join(self._parts)}")
-        if self._unix_s() > ends_unix_s:
-            raise self.refused(context, identity.uri, f"has a certificate that ended on {day(ends_unix_s)}")
-        return identity
-
-    def refused(self, context: Any, who: str, why: str) -> Refused:
-        """A refusal to raise, after it was logged."""
-        now_s, key = self._unix_s(), (who, why)
-        if now_s - self._told.get(key, float("-inf")) >= REFUSED_AGAIN_S:
-            if len(self._told) >= 1000:
-                self._told.clear()
-            self._told[key] = now_s
-            log.warning("refused %s at %s: %s", who, context.peer(), why)
-        return Refused(who, why)

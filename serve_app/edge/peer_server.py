@@ -13,7 +13,7 @@ import grpc
 
 from serve_app.core.reports import RegionState
 from serve_app.edge.beats import BeatLine, Watch
-from serve_app.edge.grpc_tls import Door, Refused
+from serve_app.edge.door import Door, Refused
 from serve_app.edge.peer_calls import PeerCalls, Served
 from serve_app.edge.protos import grix_pb2 as pb
 from serve_app.edge.protos.grix_pb2_grpc import PeerServicer

@@ -15,7 +15,8 @@ import grpc
 import pytest
 
 from serve_app.edge import pki
-from serve_app.edge.grpc_tls import Door, Refused, TlsError, TlsFolder, read_pair, start_server
+from serve_app.edge.door import Door, Refused
+from serve_app.edge.grpc_tls import TlsError, TlsFolder, read_pair, start_server
 from serve_app.edge.identity import Identity
 from serve_app.edge.tls_faults import fault_of
 from tests.pki import FEDERATION, made, region, reissue
