@@ -16,7 +16,7 @@ from serve_app.core.pick_order import LOVED, PREFERRED, Candidate, Look, Mark, T
 from serve_app.core.scorers import SCORERS, Scene, rendezvous, wait_ms_of
 from serve_app.core.snapshots import Snapshot, Target
 from serve_app.core.table import Agent, Scoring, Tenant
-from serve_app.core.tenants import check_residency
+from serve_app.core.tenants import allowed_zones
 from serve_app.outcomes import Reason
 
 _NOTHING: Final[Mapping[str, int]] = MappingProxyType({})
@@ -67,24 +67,25 @@ class Choice:
         )
 
 
-def _out(target: Target, wish: Wish, snapshot: Snapshot, blocked: Collection[str]) -> str | None:
+def _out(target: Target, wish: Wish, lent: Collection[str], blocked: Collection[str]) -> str | None:
     """Why a target is out for now, or ``None``."""
-    away = target.region != wish.region
-    if target.health == "ejected" or (away and target.health == "unknown"):
-        return f"is {target.health}: {target.why}" if target.why else f"is {target.health}"
-    if away and target.drained:
+    health = target.health
+    if health == "ejected" or (health == "unknown" and target.region != wish.region):
+        return f"is {health}: {target.why}" if target.why else f"is {health}"
+    if target.drained and target.region != wish.region:
         return "its region is drained"
-    if target.breaker == "open":
-        return "its breaker is open"
-    if target.breaker == "probing" and target.id not in snapshot.lent:
-        return "its breaker is half-open and the probe is lent to another Router"
+    if target.breaker != "closed":
+        if target.breaker == "open":
+            return "its breaker is open"
+        if target.id not in lent:
+            return "its breaker is half-open and the probe is lent to another Router"
     if blocked and target.id in blocked:
         return "its breaker is open in this Router"
     return None
 
 
-def _unfit(target: Target, wish: Wish) -> str | None:
-    """Why a target can never answer this request, or ``None``."""
+def _unfit(target: Target, wish: Wish, zones: frozenset[str] | None) -> str | None:
+    """Why a target can never answer this request, or ``None``. ``zones`` may see it, ``None``: any."""
     needed = wish.agent.vram_required_bytes
     if needed is not None and target.vram_bytes is not None and target.vram_bytes < needed:
         return f"VRAM of {target.vram_bytes / 2**30:.1f} GiB is less than the {needed / 2**30:.1f} GiB it needs"
@@ -92,9 +93,9 @@ def _unfit(target: Target, wish: Wish) -> str | None:
         return f"serves release {target.release[:12]}, not {wish.pinned_release}"
     if wish.prompt_tokens >= target.max_model_len:
         return f"context of {target.max_model_len} tokens is too small for about {wish.prompt_tokens}"
-    if not check_residency(wish.tenant, target.residency, wish.data_class):
-        zones = ", ".join(sorted(target.residency)) or "no zone"
-        return f"residency: data of {wish.tenant.name} may not be in {zones}"
+    if zones is not None and zones.isdisjoint(target.residency):
+        lies = ", ".join(sorted(target.residency)) or "no zone"
+        return f"residency: data of {wish.tenant.name} may not be in {lies}"
     if target.drifted:
         return f"drifted: serves release {target.release[:12]}, which its plan does not name"
     if target.region != wish.region:
@@ -132,15 +133,20 @@ def _scores(
     return [total * t.weight for total, t in zip(totals, targets, strict=True)], columns
 
 
-def _mark(target: Target, wish: Wish, wait_ms: float | None) -> Mark:
-    if target.health == "stale" or target.drained:
-        return "backup"
-    if wish.kept == target.region:
-        waiting = target.load.waiting
-        return "handover" if waiting is not None and waiting > wish.agent.handover_queue else "kept"
-    if wait_ms is not None and wait_ms >= wish.agent.max_queue_ms:
-        return "over limit"
-    return "probe" if target.breaker == "probing" else ""
+def _marks(targets: Sequence[Target], wish: Wish, waits_ms: Sequence[float | None]) -> list[Mark]:
+    limit_ms, found = wish.agent.max_queue_ms, []
+    for target, wait_ms in zip(targets, waits_ms, strict=True):
+        mark: Mark = ""
+        if target.health == "stale" or target.drained:
+            mark = "backup"
+        elif target.region == wish.kept:
+            mark = "handover" if (target.load.waiting or 0) > wish.agent.handover_queue else "kept"
+        elif wait_ms is not None and wait_ms >= limit_ms:
+            mark = "over limit"
+        elif target.breaker == "probing":
+            mark = "probe"
+        found.append(mark)
+    return found
 
 
 def choose(
@@ -161,17 +167,18 @@ def choose(
         draw: from [0, 1); see :func:`drawn`. ``None``: the best score is first.
     """
     loved, cloud = wish.agent.language_affinity.get(wish.language), wish.preferred_cloud
+    zones = allowed_zones(wish.tenant, wish.data_class)
     usable: list[Target] = []
     out: list[tuple[Target, str, TierRank]] = []
     for target in snapshot.targets:
         if target.agent == wish.agent.name:
-            why = _out(target, wish, snapshot, blocked) or _unfit(target, wish)
+            why = _out(target, wish, snapshot.lent, blocked) or _unfit(target, wish, zones)
             if why is None:
                 usable.append(target)
             else:
                 out.append((target, why, _tier(target, cloud, loved)))
     waits_ms = [wait_ms_of(t) for t in usable]
-    marks = [_mark(t, wish, wait_ms) for t, wait_ms in zip(usable, waits_ms, strict=True)]
+    marks = _marks(usable, wish, waits_ms)
     ranks = [_tier(t, cloud, loved) for t in usable]
     scores, parts = _scores(usable, wish, scoring, waits_ms, in_flight)
     late = late_of(usable, ranks, marks) if wish.session is not None else None
@@ -182,7 +189,7 @@ def choose(
         order.remove(first)
         order.insert(0, first)
     # Of those that are out only for now stable facts speak too, whatever their load and health are.
-    away = [(t, rank) for t, _, rank in out if _unfit(t, wish) is None]
+    away = [(t, rank) for t, _, rank in out if _unfit(t, wish, zones) is None]
     best = min([*ranks, *[rank for _, rank in away]], default=None)
     preferred = [t.region for t, rank in zip(usable, ranks, strict=True) if rank == best]
     return Choice(
@@ -190,7 +197,7 @@ def choose(
         reason=_reason(look),
         look=look,
         preferred=frozenset([*preferred, *[t.region for t, rank in away if rank == best]]),
-        refused=None if usable else _refused([t for t, _, _ in out], wish),
+        refused=None if usable else _refused([t for t, _, _ in out], zones),
     )
 
 
@@ -198,11 +205,10 @@ def _by_name(found: tuple[Target, str, TierRank]) -> str:
     return found[0].id
 
 
-def _refused(out: Sequence[Target], wish: Wish) -> Reason:
+def _refused(out: Sequence[Target], zones: frozenset[str] | None) -> Reason:
     """``residency`` only where it alone is to blame: then no wait helps."""
-    if out and not any(check_residency(wish.tenant, t.residency, wish.data_class) for t in out):
-        return "residency"
-    return "no_target"
+    is_alone = bool(out) and zones is not None and all(zones.isdisjoint(t.residency) for t in out)
+    return "residency" if is_alone else "no_target"
 
 
 def _reason(look: Look) -> str:

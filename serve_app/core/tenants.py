@@ -73,9 +73,15 @@ def identify(table: Table, index: KeyIndex, authorization: str | None, today: st
     return Caller(tenant, entry.id)
 
 
-def check_residency(tenant: Tenant, zones: frozenset[str], data_class: str | None) -> bool:
-    """Whether a region in ``zones`` may see this request. ``data_class`` narrows the tenant's zones, never widens."""
+def allowed_zones(tenant: Tenant, data_class: str | None) -> frozenset[str] | None:
+    """Zones that may see a request; ``None``: any. ``data_class`` narrows the tenant's zones, never widens."""
     allowed = tenant.residency
     if data_class is not None:
         allowed = frozenset({data_class}) if "any" in allowed or data_class in allowed else frozenset()
-    return "any" in allowed or bool(allowed & zones)
+    return None if "any" in allowed else allowed
+
+
+def check_residency(tenant: Tenant, zones: frozenset[str], data_class: str | None) -> bool:
+    """Whether a region in ``zones`` may see this request."""
+    allowed = allowed_zones(tenant, data_class)
+    return allowed is None or not allowed.isdisjoint(zones)
