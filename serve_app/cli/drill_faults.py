@@ -8,13 +8,13 @@ import shutil
 import signal
 import tempfile
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from serve_app.cli import clusters, control, links, regions, start_region
+from serve_app.cli import clusters, control, links, regions, start_region, up
 from serve_app.cli.say import Failed, Progress
 from serve_app.cli.state import Home
 from serve_app.core.drill_verdict import Drill
@@ -88,6 +88,23 @@ def _signal(pids: list[int], number: signal.Signals) -> None:
             os.kill(pid, number)
 
 
+def _bring_back(scene: Scene, record: dict[str, Any], start: Callable[[], object]) -> None:
+    """Removes what a dead cluster left and starts it again; a second time where a busy machine let the first one down.
+
+    Raises:
+        Failed: of the second time.
+    """
+    regions.end(record, scene.home, scene.progress)
+    try:
+        start()
+    except Failed as error:
+        scene.progress.tell(f"{record['name']}: {str(error).splitlines()[0]}; once more")
+        for left in up.records(scene.home.read()):
+            if left["name"] == record["name"]:
+                regions.end(left, scene.home, scene.progress, keep_log=True)
+        start()
+
+
 @dataclass(slots=True)
 class Fault:
     """One kind of fault. ``hold_s`` is how long it stays before it is removed; ``entry_goes``: nobody answers there."""
@@ -126,8 +143,11 @@ class KillRegion(Fault):
     def restore(self) -> None:
         scene = self.scene
         wanted = start_region.as_before(scene.record, scene.wait_s)
-        regions.end(scene.record, scene.home, scene.progress)
-        start_region.start_region(scene.region, wanted, scene.home, scene.progress)
+        _bring_back(
+            scene,
+            scene.record,
+            lambda: start_region.start_region(scene.region, wanted, scene.home, scene.progress),
+        )
 
 
 @dataclass(slots=True)
@@ -222,8 +242,7 @@ class KillCoordinator(Fault):
     def restore(self) -> None:
         scene, record = self.scene, self._record
         wanted = start_region.as_before(record, scene.wait_s)
-        regions.end(record, scene.home, scene.progress)
-        control.start_control(wanted, scene.home, scene.progress)
+        _bring_back(scene, record, lambda: control.start_control(wanted, scene.home, scene.progress))
 
 
 @dataclass(slots=True)

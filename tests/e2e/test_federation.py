@@ -17,7 +17,8 @@ import pytest
 
 from cluster_configs.load import SHIPPED
 from tests.e2e.conftest import LiveRegion, grix, of_this_region
-from tests.e2e.test_region import eventually
+from tests.e2e.test_region import eventually, is_loopback
+from tests.e2e.test_security_listeners import STRANGER, documented, sockets
 
 EU_KEY = "grix-key-of-a-tenant-whose-data-stays-in-europe"
 EU_TENANT = f"""\
@@ -147,10 +148,27 @@ def test_a_drained_region_gets_nothing_new_and_comes_back(federation: Federation
     eventually(lambda: federation.b.ask("GET", "/healthz")[0] == 200, 10, "DNS is told to take it in")
 
 
+def test_what_a_federation_adds_listens_on_loopback_and_wants_a_certificate(federation: Federation) -> None:
+    state = json.loads((federation.folder / ".grix/state.json").read_text())
+    told: dict[str, set[str]] = {}
+    for record in (state["coordinator"], state["links"]):
+        for one in sockets(record):
+            assert one.kind == "replica-grpc" or is_loopback(one.ip)
+            # A line that nobody listens at the end of is reset; that is no answer.
+            if one.kind in ("coordinator", "coordinator-metrics", "relay"):
+                told.setdefault(one.kind, set()).add(STRANGER[one.kind](one.port))
+        assert {one.kind for one in sockets(record)} <= set(documented())
+    assert told == {kind: {documented()[kind]} for kind in ("coordinator", "coordinator-metrics", "relay")}
+
+
 def test_an_overload_spills_and_nobody_spills_it_again(federation: Federation) -> None:
-    """Two slots in cloud-a, and more long requests than they take in time."""
-    with ThreadPoolExecutor(24) as pool:
-        answers = list(pool.map(lambda _: served(federation.a.chat(JA, **LONG)), range(24)))
+    """Two slots in cloud-a, and eight people who ask for long answers one after the other."""
+
+    def ask_on(_: int) -> list[tuple[int, str | None, str | None]]:
+        return [served(federation.a.chat(JA, **LONG)) for _ in range(4)]
+
+    with ThreadPoolExecutor(8) as pool:
+        answers = [answer for asked in pool.map(ask_on, range(8)) for answer in asked]
     assert {status for status, _, _ in answers} == {200}
     assert {(region, hops) for _, region, hops in answers} == {("cloud-a", "0"), ("cloud-b", "1")}
 

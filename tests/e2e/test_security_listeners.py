@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 import socket
+import ssl
 import stat
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 import grpc
@@ -40,6 +41,7 @@ OFFSETS: Final = {
     12: "haproxy-metrics",
     13: "haproxy-stats",
 }
+FEDERATION_OFFSET: Final = 15
 INGRESS: Final = range(SERVICE_PORTS, SERVICE_PORTS + INGRESS_PORTS)
 WORKERS: Final = range(SERVICE_PORTS + INGRESS_PORTS, BLOCK)
 
@@ -52,11 +54,20 @@ class Listener:
     process: str
 
 
-def kind_of(region: LiveRegion, title: str, ip: str, port: int) -> str:
-    """The name in SECURITY.md, or a description of a socket that nobody wrote down."""
-    offset = port - int(region.record["gcs"].rpartition(":")[2])
-    if port == urlsplit(region.url).port:
+def kind_of(record: Mapping[str, Any], title: str, ip: str, port: int) -> str:
+    """The name in SECURITY.md, or a description of a socket that nobody wrote down.
+
+    ``record`` is of a region, of the control cluster, which has no URL, or of the relay, which has no Ray.
+    """
+    if "gcs" not in record:
+        return "relay"
+    offset = port - int(record["gcs"].rpartition(":")[2])
+    if port == urlsplit(record.get("url", "")).port:
         return "entry"
+    if offset == FEDERATION_OFFSET:
+        return "gateway" if "url" in record else "coordinator"
+    if f"{ip}:{port}" == record.get("metrics"):
+        return "coordinator-metrics"
     if offset in OFFSETS:
         return OFFSETS[offset]
     if "valkey" in title or "redis-server" in title:
@@ -72,21 +83,21 @@ def kind_of(region: LiveRegion, title: str, ip: str, port: int) -> str:
     return f"not documented: {title[:80]} on {ip}:{port} (offset {offset})"
 
 
-def processes(region: LiveRegion) -> list[psutil.Process]:
+def processes(record: dict[str, Any]) -> list[psutil.Process]:
     """Also those that wrote a title over their environment: they descend from the head process."""
-    named = of_this_region(region.record["temp_dir"])
-    return list({p.pid: p for p in [*named, *ray_cluster.processes(running(region.record))]}.values())
+    named = of_this_region(record["temp_dir"])
+    return list({p.pid: p for p in [*named, *ray_cluster.processes(running(record))]}.values())
 
 
-def sockets(region: LiveRegion) -> list[Listener]:
+def sockets(record: dict[str, Any]) -> list[Listener]:
     """TCP sockets that listen and UDP sockets that are bound to no peer."""
     found = []
-    for process in processes(region):
+    for process in processes(record):
         title = " ".join(process.cmdline())[:200] or process.name()
         for one in process.net_connections("inet"):
             listens = one.status == psutil.CONN_LISTEN or (one.type == socket.SOCK_DGRAM and not one.raddr)
             if listens:
-                kind = kind_of(region, title, one.laddr.ip, one.laddr.port)
+                kind = kind_of(record, title, one.laddr.ip, one.laddr.port)
                 found.append(Listener(kind, one.laddr.ip, one.laddr.port, title))
     return found
 
@@ -130,6 +141,24 @@ def redis_says(port: int) -> str:
     return "password" if told.startswith(b"-NOAUTH") else told.decode(errors="replace")
 
 
+def certificate_says(port: int) -> str:
+    """A TLS client that trusts anybody and is nobody, and one that speaks no TLS at all."""
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.set_alpn_protocols(["h2"])
+    plain = grpc_says("/grix.v1.Admin/Do")(port)
+    try:
+        with (
+            socket.create_connection(("127.0.0.1", port), timeout=10) as connection,
+            context.wrap_socket(connection) as tls,
+        ):
+            tls.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0")
+            told = tls.recv(1) or b"closed"
+    except (ssl.SSLError, ConnectionError) as error:
+        told = b"closed" if "REQUIRED" in str(error).upper() or isinstance(error, ConnectionError) else b"other"
+    return "certificate" if told == b"closed" and "UNAVAILABLE" in plain else f"{told!r}, {plain}"
+
+
 def anybody_on_this_host(port: int) -> str:
     """There is nothing to ask: who reaches it may talk to it."""
     return "loopback"
@@ -156,23 +185,27 @@ STRANGER: Final[dict[str, Callable[[int], str]]] = {
     "haproxy-stats": http_says("/stats"),
     "valkey": redis_says,
     "engine": anybody_on_this_host,
+    "gateway": certificate_says,
+    "coordinator": certificate_says,
+    "coordinator-metrics": http_says("/metrics"),
+    "relay": certificate_says,
 }
 
 
 def test_every_listener_is_documented(region: LiveRegion) -> None:
-    found = {one.kind for one in sockets(region)}
+    found = {one.kind for one in sockets(region.record)}
     assert found - set(documented()) == set()
-    assert {"entry", "gcs", "dashboard", "agent-http", "node-manager", "worker", "engine"} <= found
+    assert {"entry", "gcs", "dashboard", "agent-http", "node-manager", "worker", "engine", "gateway"} <= found
 
 
 def test_every_listener_off_loopback_wants_a_secret(region: LiveRegion) -> None:
-    outside = {one.kind for one in sockets(region) if not is_loopback(one.ip)}
-    assert {kind for kind in outside if documented()[kind] not in ("token", "key", "password")} == set()
+    outside = {one.kind for one in sockets(region.record) if not is_loopback(one.ip)}
+    assert {kind for kind in outside if documented()[kind] not in ("token", "key", "password", "certificate")} == set()
 
 
 def test_each_kind_of_listener_refuses_a_stranger_as_documented(region: LiveRegion) -> None:
     told: dict[str, set[str]] = {}
-    for one in sockets(region):
+    for one in sockets(region.record):
         told.setdefault(one.kind, set()).add(STRANGER[one.kind](one.port))
     assert told == {kind: {documented()[kind]} for kind in told}
 
@@ -185,7 +218,7 @@ def test_every_documented_kind_has_an_attempt() -> None:
 def test_sockets_in_the_file_system_are_behind_a_closed_door(region: LiveRegion) -> None:
     """Ray's folder is open to everybody; what protects the sockets in it is the folder above."""
     paths = set()
-    for process in processes(region):
+    for process in processes(region.record):
         for one in process.net_connections("unix"):
             if one.laddr and str(one.laddr).startswith("/"):
                 paths.add(Path(str(one.laddr)))

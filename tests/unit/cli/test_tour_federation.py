@@ -39,7 +39,7 @@ def test_what_people_read() -> None:
         "--------  -------  ---------  ----  --",
         "ja        cloud-b  cloud-a    1     ok",
         "",
-        "overload of cloud-a: 80 long requests at once: 50 in cloud-a, 30 in cloud-b; 30 spilled, 0 failed",
+        "overload of cloud-a: 80 long requests: 50 in cloud-a, 30 in cloud-b; 30 spilled, 0 failed",
         "kill-coordinator: 61 requests meanwhile, 0 failed without a first byte, 0 mid-stream, 0 hung; failover 0.0 s",
         "kill-region: 61 requests meanwhile, 0 failed without a first byte, 2 mid-stream, 0 hung; 23 found their entry "
         "gone and went to the next; noticed by peer after 1.1 s; failover 1.9 s",
