@@ -6,7 +6,8 @@ import time
 from typing import Any, Final
 
 from serve_app.cli import control, regions
-from serve_app.cli.drill_faults import FAULTS, Fault, Scene
+from serve_app.cli.drill_faults import FAULTS, Fault
+from serve_app.cli.drill_scene import Scene
 from serve_app.cli.drill_stream import Entry, Stream, records_of, with_retries
 from serve_app.cli.drill_watch import Watch
 from serve_app.cli.say import BAD_USAGE, FAILED, OK, Failed, Progress, note, out, out_json

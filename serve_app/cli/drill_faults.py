@@ -2,107 +2,25 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import shutil
 import signal
 import tempfile
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from serve_app.cli import clusters, control, links, regions, start_region, up
-from serve_app.cli.say import Failed, Progress
-from serve_app.cli.state import Home
+from serve_app.cli import clusters, control, links, start_region
+from serve_app.cli.drill_scene import Scene, bring_back, send
+from serve_app.cli.say import Failed
 from serve_app.core.drill_verdict import Drill
-
-if TYPE_CHECKING:
-    import psutil
 
 #: An engine that is slow on purpose stands still for so long, runs for so long, and again: a first token takes longer
 #: than what counts as slow, and never as long as what counts as stalled.
 SLOW_STOP_S: Final = 1.9
 SLOW_RUN_S: Final = 0.3
-
-
-@dataclass(slots=True)
-class Scene:
-    """Where a drill happens: what is up in a folder, and the region that it is about."""
-
-    home: Home
-    region: str
-    progress: Progress
-    wait_s: float = 300.0
-
-    @property
-    def record(self) -> dict[str, Any]:
-        """The region as the state has it now."""
-        return next(r for r in self.home.read()["regions"] if r["name"] == self.region)
-
-    @property
-    def lines(self) -> dict[str, Any]:
-        """The lines of the federation.
-
-        Raises:
-            Failed: when its parts are not joined by a relay.
-        """
-        record = self.home.read()["links"]
-        if record is None:
-            raise Failed("this drill needs the relay between regions of one machine; start them with: grix up")
-        return dict(record)
-
-    def processes(self, record: Mapping[str, Any]) -> list[psutil.Process]:
-        from serve_app.edge import ray_cluster
-
-        return ray_cluster.processes(regions.running(dict(record)))
-
-    def engines(self) -> list[int]:
-        """The processes of the region's engines, below their replicas.
-
-        Raises:
-            Failed: when there is none to make a fault with.
-        """
-        found = [p.pid for p in self.processes(self.record) if _is_engine(p)]
-        if not found:
-            raise Failed(f"{self.region}: no process of an engine was found")
-        return found
-
-    def set_lines(self, names: list[str], **fields: Any) -> None:
-        links.change(self.lines, dict.fromkeys(names, fields))
-
-
-def _is_engine(process: psutil.Process) -> bool:
-    import psutil
-
-    with contextlib.suppress(psutil.Error):
-        return "VLLM::" in " ".join(process.cmdline())
-    return False
-
-
-def _signal(pids: list[int], number: signal.Signals) -> None:
-    for pid in pids:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, number)
-
-
-def _bring_back(scene: Scene, record: dict[str, Any], start: Callable[[], object]) -> None:
-    """Removes what a dead cluster left and starts it again; a second time where a busy machine let the first one down.
-
-    Raises:
-        Failed: of the second time.
-    """
-    regions.end(record, scene.home, scene.progress)
-    try:
-        start()
-    except Failed as error:
-        scene.progress.tell(f"{record['name']}: {str(error).splitlines()[0]}; once more")
-        for left in up.records(scene.home.read()):
-            if left["name"] == record["name"]:
-                regions.end(left, scene.home, scene.progress, keep_log=True)
-        start()
 
 
 @dataclass(slots=True)
@@ -136,14 +54,14 @@ class KillRegion(Fault):
         self._pids = [p.pid for p in self.scene.processes(self.scene.record)]
 
     def strike(self) -> None:
-        _signal(self._pids, signal.SIGKILL)
+        send(self._pids, signal.SIGKILL)
         # What was born while the others died.
-        _signal([p.pid for p in self.scene.processes(self.scene.record)], signal.SIGKILL)
+        send([p.pid for p in self.scene.processes(self.scene.record)], signal.SIGKILL)
 
     def restore(self) -> None:
         scene = self.scene
         wanted = start_region.as_before(scene.record, scene.wait_s)
-        _bring_back(
+        bring_back(
             scene,
             scene.record,
             lambda: start_region.start_region(scene.region, wanted, scene.home, scene.progress),
@@ -186,10 +104,10 @@ class Stall(Fault):
         self._pids = self.scene.engines()
 
     def strike(self) -> None:
-        _signal(self._pids, signal.SIGSTOP)
+        send(self._pids, signal.SIGSTOP)
 
     def restore(self) -> None:
-        _signal(self._pids, signal.SIGCONT)
+        send(self._pids, signal.SIGCONT)
 
 
 @dataclass(slots=True)
@@ -207,9 +125,9 @@ class Slow(Fault):
 
     def _run(self) -> None:
         while not self._ending.is_set():
-            _signal(self._pids, signal.SIGSTOP)
+            send(self._pids, signal.SIGSTOP)
             self._ending.wait(SLOW_STOP_S)
-            _signal(self._pids, signal.SIGCONT)
+            send(self._pids, signal.SIGCONT)
             self._ending.wait(SLOW_RUN_S)
 
     def strike(self) -> None:
@@ -237,12 +155,12 @@ class KillCoordinator(Fault):
         return dict(self.scene.home.read()["coordinator"])
 
     def strike(self) -> None:
-        _signal(self._pids, signal.SIGKILL)
+        send(self._pids, signal.SIGKILL)
 
     def restore(self) -> None:
         scene, record = self.scene, self._record
         wanted = start_region.as_before(record, scene.wait_s)
-        _bring_back(scene, record, lambda: control.start_control(wanted, scene.home, scene.progress))
+        bring_back(scene, record, lambda: control.start_control(wanted, scene.home, scene.progress))
 
 
 @dataclass(slots=True)
@@ -260,7 +178,7 @@ class KillReplica(Fault):
             raise Failed(f"{self.scene.region}: no replica of an agent is running")
 
     def strike(self) -> None:
-        _signal(self._pids, signal.SIGKILL)
+        send(self._pids, signal.SIGKILL)
 
     def restore(self) -> None:
         """Serve does it."""

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from serve_app.cli import drill, regions
 from serve_app.cli.client import Client
-from serve_app.cli.drill_faults import Scene
+from serve_app.cli.drill_scene import Scene
 from serve_app.cli.say import Failed, Progress
 from serve_app.cli.state import Home
 from serve_app.cli.table import render
@@ -69,7 +69,7 @@ def _overload(client: Client, text: str) -> dict[str, Any]:
     until_s = time.monotonic() + OVERLOAD_S
 
     def one(_: int) -> list[tuple[str | None, str | None]]:
-        ended = []
+        ended: list[tuple[str | None, str | None]] = []
         while time.monotonic() < until_s:
             try:
                 reply = _send(client, text, OVERLOAD_TOKENS, ignore_eos=True)

@@ -13,7 +13,8 @@ import psutil
 import pytest
 
 from serve_app.cli import links
-from serve_app.cli.drill_faults import FAULTS, BadCert, HalfPartition, Partition, Scene, Slow, Stall
+from serve_app.cli.drill_faults import FAULTS, BadCert, HalfPartition, Partition, Slow, Stall
+from serve_app.cli.drill_scene import Scene
 from serve_app.cli.say import Failed, Progress
 from serve_app.cli.state import CONTROL, Home
 from serve_app.core.drill_verdict import PROMISES
