@@ -63,6 +63,8 @@ class PeerLink:
     jitter: Callable[[], float]
     accept_limit_s: float | None = ACCEPT_LIMIT_S
     watch: Watch = field(init=False)
+    #: Judged beat by beat: a process that stood still has not lost its peer.
+    _silent: bool = False
     _line: _Line | None = None
     _closing: set[asyncio.Task[None]] = field(default_factory=set)
     #: The patience of calls that have no first token yet.
@@ -84,7 +86,8 @@ class PeerLink:
             late_s = self.clock.now_s() - began_s - self.beat_s
             if late_s > self.beat_s:
                 self.watch.stood_still(late_s)
-            if not self._is_heard():
+            self._silent = not self._is_heard()
+            if self._silent:
                 for patience in self._waiting:
                     patience.reschedule(0.0)
 
@@ -161,6 +164,7 @@ class PeerLink:
         async for message in stream:
             was = self.watch.fault
             beats.take(beat_of(message))
+            self._silent = False
             if was and not self.watch.fault:
                 log.info("link to %s at %s is there again", self.peer, self.address)
 
@@ -170,7 +174,7 @@ class PeerLink:
         Raises:
             GrixError: ``no_target`` at once when the peer is not heard, ``peer_silent`` or ``replica_lost``.
         """
-        if not self._is_heard():
+        if self._silent or self.watch.silent_s is None:
             raise GrixError("no_target", f"Region {self.peer.name} cannot be reached.")
         try:
             message = call_message(call)

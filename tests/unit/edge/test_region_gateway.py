@@ -87,7 +87,7 @@ class Side:
         return [frame async for packet in self.gateway.call(peer, call) for frame in packet]
 
 
-async def until(holds: Callable[[], bool], limit_s: float = 5.0) -> None:
+async def until(holds: Callable[[], bool], limit_s: float = 15.0) -> None:
     async with asyncio.timeout(limit_s):
         while not holds():
             await asyncio.sleep(0.005)
