@@ -131,7 +131,9 @@ class Router:
     async def _refresh(self) -> None:
         """Keeps handles in step with the table, off the request path."""
         while True:
-            await self._peers.keep()
+            # A region alone has no gateway to look for.
+            if self._snapshot is not None and len(self._snapshot.regions) > 1:
+                await self._peers.keep()
             await self._handles.keep({a.app: a.min_replicas for a in self._now().table.own_agents.values()})
             await asyncio.sleep(REFRESH_S)
 
