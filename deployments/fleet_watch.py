@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final, Protocol
 
 from deployments.region_handle import RegionAway
-from serve_app.core.reports import RouterReport
+from serve_app.core.reports import FRESH_S, RouterReport
 from serve_app.core.router_view import aged
 from serve_app.core.snapshots import Snapshot
 
@@ -20,7 +20,7 @@ WATCH_LIMIT_S: Final = 4.0
 #: A RegionAgent that was silent for longer is not trusted any more: see :func:`serve_app.core.router_view.aged`.
 SILENT_S: Final = 5.0
 PUSH_S: Final = 1.0
-PUSH_LIMIT_S: Final = 1.0
+PUSH_LIMIT_S: Final = FRESH_S
 AGAIN_S: Final = 0.25
 
 
