@@ -47,7 +47,7 @@ MOST_MIB: Final = 300.0
 async def serve(folder: Path) -> None:
     """Serves until it is told to end; the port is then in ``folder``."""
     coordinator = Coordinator(settings_of(json.loads((folder / "settings.json").read_text())))
-    running = asyncio.create_task(coordinator.run())
+    coordinator.start()
     ended = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ended.set)
     while coordinator.hub is None:
@@ -55,8 +55,7 @@ async def serve(folder: Path) -> None:
     (folder / "port.new").write_text(str(coordinator.port))
     (folder / "port.new").rename(folder / "port")
     await ended.wait()
-    running.cancel()
-    await asyncio.wait([running])
+    await coordinator.close()
 
 
 # ---- the measurement ----

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from typing import Any
 from wsgiref.simple_server import WSGIServer
@@ -22,7 +21,6 @@ class GlobalCoordinator:
 
     async def __init__(self) -> None:
         self._coordinator: Coordinator | None = None
-        self._running: asyncio.Task[None] | None = None
         self._metrics: WSGIServer | None = None
 
     async def reconfigure(self, user_config: dict[str, Any]) -> None:
@@ -35,7 +33,7 @@ class GlobalCoordinator:
         self._coordinator = Coordinator(settings)
         if settings.metrics is not None:
             self._metrics = serve_metrics(settings.metrics, lambda: self._coordinator)
-        self._running = asyncio.create_task(self._coordinator.run())
+        self._coordinator.start()
 
     async def status(self) -> dict[str, Any]:
         """Whether it serves; where it does not, why."""
@@ -45,19 +43,18 @@ class GlobalCoordinator:
 
     async def check_health(self) -> None:
         """Who waits for the lease is well. Serve replaces one whose work ended by a fault of its own."""
-        if self._running is not None and self._running.done():
-            raise RuntimeError(f"the coordinator's task ended: {self._running}")
+        broken = None if self._coordinator is None else self._coordinator.broken
+        if broken is not None:
+            raise RuntimeError(f"the coordinator broke off: {broken!r}") from broken
 
     async def _stop(self) -> None:
-        if self._running is not None:
-            self._running.cancel()
-            with contextlib.suppress(asyncio.CancelledError, Exception):
-                await self._running
+        if self._coordinator is not None:
+            await self._coordinator.close()
         if self._metrics is not None:
             await asyncio.to_thread(self._metrics.shutdown)
             self._metrics.server_close()
-        self._running = self._metrics = None
+            self._metrics = None
 
     async def __del__(self) -> None:
-        if hasattr(self, "_running"):
+        if hasattr(self, "_coordinator"):
             await self._stop()

@@ -75,8 +75,11 @@ class Dialled:
         self.seq += 1
         await self.say(up_message(Up(self.region, self.seq, told, **more)))
 
-    async def say(self, message: pb.RegionUp) -> None:
-        await self.call.write(message.SerializeToString())
+    async def say(self, message: pb.RegionUp | bytes) -> None:
+        raw = message if isinstance(message, bytes) else message.SerializeToString()
+        # Who is refused may be told so before anything was said; :meth:`end` tells how.
+        with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
+            await self.call.write(raw)
 
     async def hear(self, wanted: Callable[[Plan], bool] = lambda _: True) -> Plan:
         """Reads until a plan is as wanted."""
@@ -110,7 +113,6 @@ class Control:
     unix_s: float = 5000.0
     more: dict[str, Any] = field(default_factory=dict)
     coordinator: Coordinator | None = None
-    _task: asyncio.Task[None] | None = None
     _channels: list[grpc.aio.Channel] = field(default_factory=list)
 
     @property
@@ -129,7 +131,7 @@ class Control:
             }
         )
         self.coordinator = Coordinator(settings, lambda: self.now_s, lambda: self.unix_s)
-        self._task = asyncio.create_task(self.coordinator.run())
+        self.coordinator.start()
         if serves:
             await self.until(lambda: self.coordinator is not None and self.coordinator.hub is not None)
 
@@ -137,10 +139,8 @@ class Control:
         for channel in self._channels:
             await channel.close()
         self._channels.clear()
-        if self._task is not None:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
+        if self.coordinator is not None:
+            await self.coordinator.close()
 
     async def until(self, true: Callable[[], bool]) -> None:
         async with asyncio.timeout(PATIENCE_S):

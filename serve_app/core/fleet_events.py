@@ -42,12 +42,16 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What outlives the coordinator. ``drains`` names who drained each region."""
+    """What outlives the coordinator. ``drains`` names who drained each region.
+
+    ``begun`` names the documents it was started with: who starts it with others wants these, whatever was applied.
+    """
 
     epoch: int = 0
     drains: Mapping[str, str] = field(default_factory=dict)
     revision: str = ""
     documents: str = ""
+    begun: str = ""
 
 
 # ---- events ----

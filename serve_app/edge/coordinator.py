@@ -15,12 +15,12 @@ from pydantic import ValidationError
 from cluster_configs.bundle import Config
 from cluster_configs.kind_federation import Store as StoreSettings
 from serve_app.core.fleet import Fleet
-from serve_app.core.fleet_events import Facts
+from serve_app.core.fleet_events import COORDINATOR, Audit, Facts
 from serve_app.edge.admin_verbs import Verbs, wanted_from
 from serve_app.edge.coordinator_hub import Hub
 from serve_app.edge.coordinator_server import MOST_BYTES, CoordinatorServer
 from serve_app.edge.facts_store import Opened, Store, StoreError, opened
-from serve_app.edge.fleet_documents import begun_with, config_of
+from serve_app.edge.fleet_documents import begun_with, config_of, revision_of
 from serve_app.edge.grpc_tls import TlsError, TlsFolder, start_server
 from serve_app.edge.lease import RENEW_S, Lease
 
@@ -32,6 +32,7 @@ BUSY_S: Final = 10.0
 AGAIN_S: Final = 1.0
 #: Open links are told that the coordinator stops, and then cut.
 STOP_S: Final = 0.5
+CLOSE_AGAIN_S: Final = 2.0
 _NEEDED: Final = frozenset({"documents", "pkiFolder"})
 _OPTIONAL: Final = frozenset({"listen", "store", "metrics", "model", "logLevel"})
 
@@ -101,10 +102,33 @@ class Coordinator:
         self.fault = "has not begun"
         self._now_s = now_s
         self._unix_s = unix_s
+        self._closing = False
+        self._task: asyncio.Task[None] | None = None
 
-    async def run(self) -> None:
-        """Serves whenever it holds the lease, until it is cancelled. A fault is told and tried again."""
-        while True:
+    def start(self) -> None:
+        """Begins, on the loop that serves: from now on it serves whenever it holds the lease."""
+        self._task = asyncio.create_task(self._run())
+
+    @property
+    def broken(self) -> BaseException | None:
+        """What made it break off, for faults that trying again does not mend."""
+        task = self._task
+        return task.exception() if task is not None and task.done() and not task.cancelled() else None
+
+    async def close(self) -> None:
+        """Ends links and calls, and frees the lease."""
+        self._closing = True
+        task, self._task = self._task, None
+        while task is not None and not task.done():
+            if self.hub is not None:
+                self.hub.stop()
+            # A cancellation that falls into a call to Redis may come out as that call's failure, and be lost.
+            task.cancel()
+            await asyncio.wait({task}, timeout=CLOSE_AGAIN_S)
+
+    async def _run(self) -> None:
+        """A fault is told, and tried again."""
+        while not self._closing:
             try:
                 await self._one_term()
             except (StoreError, TlsError, OSError, ValueError) as error:
@@ -139,9 +163,12 @@ class Coordinator:
     async def _serve(self, place: Opened) -> None:
         settings = self.settings
         begun = begun_with(settings.config)
-        facts = await self._new_epoch(place.store)
+        old = await place.store.load() or Facts()
+        facts = await self._new_epoch(place.store, old)
         wanted = await wanted_from(facts, begun, settings.model)
         hub = Hub(Fleet(wanted, facts, self._now_s()), place.store, self._now_s, self._unix_s)
+        if facts.revision != old.revision:
+            hub.audit(Audit(COORDINATOR, "documents", "", old.revision, "", "it was started with other documents"))
         verbs = Verbs(hub, settings.federation, begun, settings.model)
         service = CoordinatorServer(hub, verbs, settings.federation)
         tls = TlsFolder(settings.pki_folder)
@@ -161,11 +188,16 @@ class Coordinator:
             keeper.cancel()
             if server is not None:
                 await server.stop(STOP_S)
+            await hub.settle()
 
-    async def _new_epoch(self, store: Store) -> Facts:
-        """Later than every one before, and stored before anything is said in its name."""
-        old = await store.load() or Facts()
-        facts = replace(old, epoch=max(old.epoch + 1, int(self._unix_s())))
+    async def _new_epoch(self, store: Store, old: Facts) -> Facts:
+        """Later than every one before, and stored before anything is said in its name.
+
+        What was applied stands while the coordinator is started with the same documents, not with newer ones.
+        """
+        facts = replace(old, epoch=max(old.epoch + 1, int(self._unix_s())), begun=revision_of(self.settings.config))
+        if facts.begun != old.begun:
+            facts = replace(facts, revision="", documents="")
         await store.save(facts)
         return facts
 

@@ -115,7 +115,7 @@ class Hub:
         self.fault = ""
         lines: list[str] = []
         try:
-            if self._unstored:
+            if self._unstored and not self.stopped.is_set():
                 facts = self.fleet.facts
                 await self.store.save(facts)
                 self._unstored = self.fleet.facts != facts

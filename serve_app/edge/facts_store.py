@@ -8,7 +8,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Final, Protocol, cast
 
@@ -107,7 +107,7 @@ def facts_of(data: Any) -> Facts:
     """
     if not isinstance(data, Mapping):
         raise StoreError(f"is {type(data).__name__}; allowed: an object as `backup` gives it")
-    wanted = {"format", "epoch", "drains", "revision", "documents"}
+    wanted = {"format", *(f.name for f in fields(Facts))}
     if data.keys() != wanted:
         odd = sorted(map(str, data.keys() ^ wanted))
         raise StoreError(f"{', '.join(odd)}: unknown or missing; allowed: exactly {', '.join(sorted(wanted))}")
@@ -118,10 +118,10 @@ def facts_of(data: Any) -> Facts:
         raise StoreError(f"epoch: {str(epoch)[:40]!r} is none; allowed: a whole number from 0 to 2**53")
     if not isinstance(drains, Mapping) or not all(isinstance(v, str) for pair in drains.items() for v in pair):
         raise StoreError("drains: is no object of texts; allowed: {REGION: who drained it}")
-    for key in ("revision", "documents"):
+    for key in ("revision", "documents", "begun"):
         if not isinstance(data[key], str):
             raise StoreError(f"{key}: is {type(data[key]).__name__}; allowed: text")
-    return Facts(epoch, dict(drains), data["revision"], data["documents"])
+    return Facts(epoch, dict(drains), data["revision"], data["documents"], data["begun"])
 
 
 def _parsed(text: str, where: str) -> Facts:

@@ -55,10 +55,15 @@ def wanted_of(config: Config, model: str | None = None) -> Wanted:
         **_health(config.federation),
         regions=_regions(config.federation),
         needs=tuple(_needs(config)),
-        revision=short(digest_of({"documents": documents})),
+        revision=revision_of(config),
         documents=json.dumps(documents, ensure_ascii=False, separators=(",", ":")),
         expected=expected(config, model),
     )
+
+
+def revision_of(config: Config) -> str:
+    """The name of a set of documents."""
+    return short(digest_of({"documents": to_documents(config)}))
 
 
 def begun_with(config: Config) -> Wanted:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,13 +13,13 @@ import grpc
 import pytest
 
 from serve_app.core.reports import PeerView, Plan
-from serve_app.edge import coordinator, shared_limits
+from serve_app.edge import coordinator, facts_store, shared_limits
 from serve_app.edge.admin_client import Admin, NotAllowed, NotDone, Unreachable
 from serve_app.edge.coordinator import settings_of
 from serve_app.edge.coordinator_link import CoordinatorLink, Told
 from serve_app.edge.coordinator_server import MOST_UP_BYTES
 from serve_app.edge.grpc_tls import TlsFolder
-from serve_app.edge.lease import LEASE_S
+from serve_app.edge.lease import LEASE_S, FileLease
 from serve_app.edge.protos import grix_pb2 as pb
 from serve_app.edge.wire_link import Up, up_message
 from tests.control import Control, control, documents, node, state
@@ -153,7 +154,7 @@ async def test_what_makes_no_sense_ends_the_link_and_is_audited(
     hub: Control, raw: bytes, code: grpc.StatusCode, said: str
 ) -> None:
     link = hub.dial("cloud-a")
-    await link.call.write(raw)
+    await link.say(raw)
     ended, details = await link.end()
     assert ended == code and details.startswith(said)
     (entry,) = await hub.audited("refused")
@@ -250,7 +251,7 @@ async def test_a_drain_is_told_stored_audited_and_outlives_the_coordinator(hub: 
         ("audit", {"last": 0}, "last: '0' is no count of lines; allowed: 1 to 2000"),
         ("apply", {"documents": "x"}, "documents: is no list of objects; allowed: whole documents as JSON"),
         ("restore", {"backup": [1]}, "backup: is list; allowed: an object as `backup` gives it"),
-        ("restore", {"backup": {"epoch": 1}}, "backup: documents, drains, format, revision: unknown or missing; "),
+        ("restore", {"backup": {"epoch": 1}}, "backup: begun, documents, drains, format, revision: "),
     ],
 )
 async def test_what_is_asked_wrongly_is_answered_with_what_is_allowed(
@@ -292,6 +293,18 @@ async def test_applied_documents_reach_regions_and_the_next_coordinator(hub: Con
     await hub.end()
     await hub.begin()
     assert (await hub.ask("status"))["revision"] == done["revision"]
+    # Whoever starts it with newer documents wants these.
+    await hub.ask("drain", region="cloud-b")
+    await hub.end()
+    fewer = documents()
+    fewer[0]["spec"]["regions"] = fewer[0]["spec"]["regions"][:2]
+    hub.more["documents"] = fewer
+    await hub.begin()
+    status = await hub.ask("status")
+    assert status["revision"] == "" and [r["name"] for r in status["regions"]] == ["cloud-a", "cloud-b"]
+    assert status["regions"][1]["drained"]
+    (entry,) = await hub.audited("documents")
+    assert (entry["before"], entry["why"]) == (done["revision"], "it was started with other documents")
 
 
 async def test_documents_of_another_federation_are_refused(hub: Control) -> None:
@@ -370,6 +383,36 @@ async def test_in_redis_as_in_a_folder(root: Path, tmp_path: Path) -> None:
         await second.end()
     finally:
         server.end()
+
+
+async def test_a_cancellation_that_a_store_swallows_does_not_keep_it_from_closing(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = asyncio.Event()
+
+    class Deaf(FileLease):
+        async def take(self) -> bool:
+            asked.set()
+            with suppress(asyncio.CancelledError):
+                await asyncio.Event().wait()
+            return False
+
+    monkeypatch.setattr(facts_store, "FileLease", Deaf)
+    made = Control(root, tmp_path)
+    await made.begin(serves=False)
+    await asked.wait()
+    await asyncio.wait_for(made.end(), 20)
+
+
+async def test_what_trying_again_does_not_mend_is_told_to_who_watches(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(coordinator, "Fleet", lambda *_: 1 / 0)
+    made = Control(root, tmp_path)
+    await made.begin(serves=False)
+    await made.until(lambda: made.coordinator.broken is not None)  # type: ignore[union-attr]
+    assert repr(made.coordinator.broken) == "ZeroDivisionError('division by zero')"  # type: ignore[union-attr]
+    await made.end()
 
 
 async def test_a_broken_store_keeps_it_from_serving_and_says_why(root: Path, tmp_path: Path) -> None:
