@@ -185,7 +185,7 @@ def choose(
     order = order_of(usable, ranks, scores, marks, waits_ms, late)
     look = Look(usable, ranks, scores, parts, marks, order, out)
     if draw is not None and wish.session is None and len(order) > 1 and usable[order[0]].region != wish.region:
-        first = drawn(look, waits_ms, wish.agent.max_queue_ms, draw)
+        first = drawn(look, wish.region, waits_ms, wish.agent.max_queue_ms, draw)
         order.remove(first)
         order.insert(0, first)
     # Of those that are out only for now stable facts speak too, whatever their load and health are.

@@ -94,12 +94,13 @@ def order_of(
     return [key[-1] for key in keys]
 
 
-def drawn(look: Look, waits_ms: Sequence[float | None], max_queue_ms: float, draw: float) -> int:
+def drawn(look: Look, home: str, waits_ms: Sequence[float | None], max_queue_ms: float, draw: float) -> int:
     """The place of the target that goes first, drawn among those that stand where the best one stands.
 
     All regions see the same best target until it reports again, and each knows only what it has sent itself: if all
     took it, its queue would be full before anybody heard of it. So each takes a target as often as it has free slots
-    to give and scores well, or, where everybody is over the limit, as it is quick. What is best at home is left alone.
+    to give and scores well, or, where everybody is over the limit, as it is quick. What is best at home is left alone;
+    where it is not, home still counts as much as all others together: who has room need not hand on.
     """
     best = look.order[0]
     mark, rank, usable = look.marks[best], look.ranks[best], look.usable
@@ -112,6 +113,10 @@ def drawn(look: Look, waits_ms: Sequence[float | None], max_queue_ms: float, dra
         shares = [usable[i].weight * (usable[i].slots or 1) / (1 + (waits_ms[i] or 0.0) / max_queue_ms) for i in peers]
     else:
         return best
+    shares = [
+        share * max(1, len(peers) - 1) if usable[i].region == home else share
+        for i, share in zip(peers, shares, strict=True)
+    ]
     left = draw * sum(shares)
     for i, share in zip(peers, shares, strict=True):
         left -= share

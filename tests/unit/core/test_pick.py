@@ -311,9 +311,12 @@ def test_what_comes_back_is_drawn_as_often_as_its_weight_says() -> None:
 
 def test_the_best_at_home_is_not_drawn_for() -> None:
     assert shares(target("a", load=free(1)), target("b", load=free(1))) == {"a": 1.0, "b": 0.0}
-    # Home is one of them where it is not the best.
-    found = shares(target("a", load=free(3)), target("b", load=free(0)))
-    assert 0.0 < found["a"] < found["b"]
+    # Where it is not, it counts as much as all others together, as far as it has room.
+    few = [target(r, load=free(1)) for r in "bcd"]
+    found = shares(target("a", load=Load(100.0, waiting=0, running=2)), *few)
+    assert 0.3 < found["a"] < 0.5
+    assert found["b"] == pytest.approx(found["c"], abs=0.01)
+    assert shares(target("a", load=Load(100.0, waiting=0, running=4)), *few)["a"] < 0.05
 
 
 def test_a_draw_stays_in_the_first_tier_and_leaves_the_rest_in_order() -> None:
