@@ -7,6 +7,7 @@ from importlib import import_module, metadata
 
 import pytest
 from ray import serve
+from ray.serve._private.replica import UserCallableWrapper
 from ray.serve._private.request_router.request_router import RequestRouter
 from ray.serve._private.router import AsyncioRouter, CurrentLoopRouter, SingletonThreadRouter
 from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError, RayServeException
@@ -73,3 +74,9 @@ def test_every_import_path_resolves() -> None:
     for app in config()["applications"]:
         module, _, name = app["import_path"].partition(":")
         assert callable(getattr(import_module(module), name))
+
+
+def test_an_async_destructor_is_awaited_before_a_replica_ends() -> None:
+    # RegionGateway ends the streams of its peers there.
+    source = inspect.getsource(UserCallableWrapper.call_destructor)
+    assert "await self._call_func_or_gen(" in source and "self._callable.__del__" in source
