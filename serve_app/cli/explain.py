@@ -96,6 +96,9 @@ def text_of(told: dict[str, Any]) -> str:
         f"choice     {told.get('reason')}",
     ]
     if happened:
+        if told.get("serving_region") is not None:
+            spilled = ", a spill" if told.get("spilled") else ""
+            lines.append(f"served     by {told['serving_region']}, hops {told.get('hops')}{spilled}")
         lines += [
             f"outcome    {told.get('outcome')}, status {told.get('status')}, finish {told.get('finish_reason')}, "
             f"error {told.get('error')}",
