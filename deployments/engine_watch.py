@@ -60,6 +60,8 @@ class EngineWatch:
         # An engine that was warmed up has made tokens.
         self._proven = True
         self._proving: asyncio.Task[bool] | None = None
+        #: Set when this replica has to end, and has a moment left to say so.
+        self.ending = asyncio.Event()
         self._stillness = Stillness(time.monotonic())
 
     def _view(self, now_s: float) -> EngineView:
@@ -87,6 +89,7 @@ class EngineWatch:
             await asyncio.sleep(LOOK_S)
         log.error("the engine of %s %s; this replica ends", self._agent, why)
         self._engine.fail()
+        self.ending.set()
         kill(self._guard.engine())
         await asyncio.sleep(LAST_WORDS_S)
         self._exit(ENGINE_LOST_EXIT)
@@ -99,6 +102,8 @@ class EngineWatch:
 
     async def proven(self, wait_s: float) -> bool:
         """How the last proof went, where the next one takes longer than ``wait_s``: what is late has not failed."""
+        if self.ending.is_set():
+            return False
         if self._proving is None:
             self._proving = asyncio.create_task(self.proof())
         done, _ = await asyncio.wait({self._proving}, timeout=wait_s)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import os
@@ -88,9 +89,13 @@ class QwenAgent:
         return {} if known is None else {"offered_spilled_rps": known}
 
     async def _push_on(self) -> None:
-        """Tells the RegionAgent each second how this replica is, where there is one. No call waits for it."""
+        """Tells the RegionAgent each second how this replica is, where there is one, and at once that it has to end.
+
+        No call waits for it.
+        """
         context, region = serve.get_replica_context(), RegionHandle()
         while True:
+            last_words = self._watch.ending.is_set()
             proven = await self._watch.proven(PROOF_WAIT_S)
             load = self._vllm.load(time.monotonic())
             report = ReplicaReport(
@@ -100,7 +105,11 @@ class QwenAgent:
                 self._offered_spilled_rps = await region.ask("push_replica", report, limit_s=PUSH_LIMIT_S)
             except RegionAway:
                 self._offered_spilled_rps = None
-            await asyncio.sleep(PUSH_S)
+            if last_words:
+                return
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(PUSH_S):
+                    await self._watch.ending.wait()
 
     def __del__(self) -> None:
         watching = getattr(self, "_watching", None)

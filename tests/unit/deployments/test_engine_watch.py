@@ -94,6 +94,9 @@ async def test_the_end_fails_the_calls_kills_the_engine_and_then_the_process(mon
     await stage.watch.run()
     assert order == ["fail", {(7, "seven")}]
     assert (stage.exits, stage.guard.beats) == ([ENGINE_LOST_EXIT], 0)
+    assert stage.watch.ending.is_set()
+    # What the last report says, without asking an engine that is gone.
+    assert await stage.watch.proven(0.0) is False and stage.engine.probed_s == []
 
 
 async def test_while_all_is_well_the_guard_hears_a_beat_at_each_look(monkeypatch: pytest.MonkeyPatch) -> None:
