@@ -85,6 +85,8 @@ class ConfigKeeper:
                 await self.turn()
             except ServeRestError as error:
                 log.warning("the Serve config of this region cannot be kept now: %s", error)
+            except Exception:  # a fault of ours must not take the region's picture of the fleet away with it
+                log.exception("the Serve config of this region is not kept")
             try:
                 async with asyncio.timeout(LOOK_S):
                     await self._wake.wait()

@@ -6,6 +6,7 @@ Everything here blocks on the dashboard's HTTP, within limits: it is for a threa
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -17,6 +18,8 @@ from serve_app.edge.fleet_documents import parsed
 from serve_app.edge.private_file import write_private
 from serve_app.edge.serve_config import render, use_redis
 from serve_app.edge.serve_rest import AppStatus, ServeRest, statuses
+
+log = logging.getLogger("ray.serve")
 
 #: Applications of one Serve config by name.
 Apps = Mapping[str, Mapping[str, Any]]
@@ -111,13 +114,22 @@ class ConfigWriter:
         Raises:
             ServeRestError: when Serve does not answer; nothing is taken then.
         """
-        if self._file is not None and self._file.is_file():
-            kept = json.loads(self._file.read_text("utf-8"))
-            self.desired = Desired(kept["applications"], kept["revision"], kept["confirmed"])
+        self.desired = self._kept()
+        if self.desired is not None:
             return
         deployed, _ = self._read()
         if deployed:
             self._keep(Desired(deployed))
+
+    def _kept(self) -> Desired | None:
+        if self._file is None or not self._file.is_file():
+            return None
+        try:
+            kept = json.loads(self._file.read_text("utf-8"))
+            return Desired(dict(kept["applications"]), str(kept["revision"]), bool(kept["confirmed"]))
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            log.warning("%s is not read, what is in force counts: %s", self._file, error)
+            return None
 
     def put_back(self, top: Mapping[str, Any]) -> list[str]:
         """Undoes what somebody else has changed; the names of the applications that were not as they shall be.

@@ -14,6 +14,7 @@ import pytest
 
 from cluster_configs.bundle import Config, to_documents
 from cluster_configs.load import load_paths
+from serve_app.edge import config_keeper
 from serve_app.edge.config_keeper import IDLE_S, ConfigKeeper
 from serve_app.edge.desired_config import ConfigWriter, Desired, by_name, rendered_with, steps
 from serve_app.edge.serve_config import render, use_redis
@@ -74,6 +75,12 @@ def test_the_first_start_takes_what_is_in_force_and_keeps_it(tmp_path: Path) -> 
     assert again.put_back(TOP) == ["grix"]
     assert "args" not in serve.apps["grix"]
     assert (tmp_path / "desired.json").stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"applications": 1}', '{"applications": {}}'])
+def test_a_file_that_is_none_of_ours_is_left_aside(tmp_path: Path, text: str) -> None:
+    (tmp_path / "desired.json").write_text(text)
+    assert writer(FakeServe({"grix": app("grix")}), tmp_path).desired == Desired({"grix": app("grix")})
 
 
 @pytest.mark.parametrize(
@@ -346,6 +353,22 @@ async def test_a_dashboard_that_is_away_is_asked_again_and_the_way_goes_on(fleet
     stage.serve.away = False
     await stage.keeper.turn()
     assert stage.revisions == ["", "r5"]
+
+
+async def test_a_fault_of_ours_does_not_end_the_keeper(fleet: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = Stage(start(fleet))
+    monkeypatch.setattr(config_keeper, "LOOK_S", 0.0)
+    monkeypatch.setattr(stage.serve, "details", lambda: {"applications": 1})
+    task = asyncio.create_task(stage.keeper.run())
+    try:
+        await asyncio.sleep(0.05)
+        assert not task.done()
+        monkeypatch.undo()
+        async with asyncio.timeout(5):
+            while stage.revisions != [""]:
+                await asyncio.sleep(0.01)
+    finally:
+        task.cancel()
 
 
 async def test_new_documents_wake_the_keeper(fleet: Path) -> None:
