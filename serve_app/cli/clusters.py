@@ -7,7 +7,7 @@ import random
 import secrets
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -27,6 +27,22 @@ TAIL_CHARS: Final = 3000
 Healthy = Callable[[], tuple[bool, str]]
 
 
+#: What starts, one look at it after the other; it has started when there is no further one.
+Starting = Iterator[None]
+_STARTED: Final = object()
+
+
+def together(starting: Iterable[Starting]) -> None:
+    """Waits until all of them have started.
+
+    While one loads a model with one core another one has the rest. What goes wrong with one is raised at once.
+    """
+    left = list(starting)
+    while left:
+        left = [one for one in left if next(one, _STARTED) is not _STARTED]
+        time.sleep(POLL_S)
+
+
 def prepare(home: Home, name: str, haproxy_total_s: float | None = None) -> tuple[Cluster, dict[str, Any]]:
     """A folder, a token, a block of ports; the cluster to start and what the state has to remember of it.
 
@@ -37,8 +53,14 @@ def prepare(home: Home, name: str, haproxy_total_s: float | None = None) -> tupl
 
     token_file = private_folder(home.region(name)) / "ray_token"
     write_private(token_file, secrets.token_hex(32))
+    begun = [int(r["gcs"].rpartition(":")[2]) for r in home.records()]
+
+    def free(port: int) -> bool:
+        # A cluster that has only begun does not listen yet.
+        return not any(first <= port < first + ray_cluster.BLOCK for first in begun) and ports_free.is_free(port)
+
     try:
-        first_port = ports_free.free_block(ray_cluster.BLOCK, random.SystemRandom())
+        first_port = ports_free.free_block(ray_cluster.BLOCK, random.SystemRandom(), free)
         temp_dir = ray_cluster.new_temp_dir()
     except OSError as error:
         raise Failed(str(error)) from None
@@ -86,7 +108,7 @@ def deploy(
     wait_s: float,
     progress: Progress,
     healthy: Healthy,
-) -> None:
+) -> Starting:
     """Puts the config once the dashboard answers, then waits until its applications run and are ``healthy``.
 
     Raises:
@@ -112,7 +134,7 @@ def deploy(
         except ServeRestError as error:
             if progress.elapsed_s() > cluster_until_s:
                 raise Failed(f"{name}: Ray's dashboard does not answer: {error}") from None
-        time.sleep(POLL_S)
+        yield
     try:
         rest.put_config(serve_config)
     except ServeRestError as error:
@@ -129,7 +151,7 @@ def deploy(
         progress.tell(f"{name}: {told}")
         if progress.elapsed_s() > until_s:
             raise Failed(f"{name}: not ready after {wait_s:.0f} s (--wait): {told}")
-        time.sleep(POLL_S)
+        yield
 
 
 def _last_words(told: str, failure_file: Path) -> str:

@@ -27,8 +27,8 @@ def memory_needed() -> memory.Budget:
     return memory.budget([], routers=0, detectors=0, available_bytes=memory.available_bytes())
 
 
-def start_control(wanted: Wanted, home: Home, progress: Progress) -> dict[str, Any]:
-    """Brings the coordinator up and returns the record of its cluster.
+def start_control(wanted: Wanted, home: Home, progress: Progress) -> clusters.Starting:
+    """Brings the coordinator up.
 
     Raises:
         Failed: with what it had started still in the state.
@@ -59,10 +59,9 @@ def start_control(wanted: Wanted, home: Home, progress: Progress) -> dict[str, A
     except (LookupError, ModelError) as error:
         raise Failed(str(error.args[0] if error.args else error)) from None
     process = clusters.start(cluster, record, home)
-    clusters.deploy(record, rendered, process, home, wanted.wait_s, progress, lambda: _answers(record))
+    yield from clusters.deploy(record, rendered, process, home, wanted.wait_s, progress, lambda: _answers(record))
     record["shared_memory"] = ray_cluster.shared_files(regions.running(record))
     home.remember(record)
-    return record
 
 
 def _with_store(config: Config, home: Home) -> Config:

@@ -17,7 +17,7 @@ from serve_app.cli.start_region import Wanted
 from serve_app.cli.state import Home
 from serve_app.cli.table import cut, render
 from serve_app.cli.tour import STOPS, Seen, Stop, check
-from serve_app.cli.up import records, take_down, up
+from serve_app.cli.up import take_down, up
 
 HEAD: Final = (
     *("", "request", "lang", "conf", "rule", "agent", "template", "budget", "tokens", "finish"),
@@ -31,9 +31,9 @@ CHAT: Final = "/v1/chat/completions"
 def run(wanted: Wanted, home: Home, *, keep: bool, as_json: bool) -> int:
     """The whole demo; a region that was up before is left up."""
     progress = Progress()
-    before = {r["name"] for r in records(home.read())}
+    before = {r["name"] for r in home.records()}
     state, was_up = up(wanted, home, progress)
-    mine = {r["name"] for r in records(state)} - before
+    mine = {r["name"] for r in home.records()} - before
     try:
         record = next(r for r in state["regions"] if wanted.region in (None, r["name"]))
         client = regions.client(record)
@@ -66,7 +66,7 @@ def _key(record: Mapping[str, Any]) -> str:
 
 
 def _end(home: Home, names: set[str], progress: Progress) -> None:
-    take_down([r["name"] for r in records(home.read()) if r["name"] in names], home, progress)
+    take_down([r["name"] for r in home.records() if r["name"] in names], home, progress)
 
 
 def visit(client: Client, stop: Stop) -> Seen:

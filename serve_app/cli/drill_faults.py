@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from serve_app.cli import clusters, control, links, start_region
+from serve_app.cli import control, links, start_region
 from serve_app.cli.drill_scene import Scene, bring_back, send
 from serve_app.cli.say import Failed
 from serve_app.core.drill_verdict import Drill
@@ -107,7 +107,9 @@ class Stall(Fault):
         send(self._pids, signal.SIGSTOP)
 
     def restore(self) -> None:
+        """Serve has put others in the place of those that stood still for too long; they may have to load first."""
         send(self._pids, signal.SIGCONT)
+        self.scene.wait_tokens()
 
 
 @dataclass(slots=True)
@@ -171,9 +173,7 @@ class KillReplica(Fault):
     _pids: list[int] = field(default_factory=list)
 
     def prepare(self) -> None:
-        apps = clusters.rest_of(self.scene.record).details()["applications"]
-        rows = [r for app in apps.values() for r in app["deployments"].get("QwenAgent", {}).get("replicas", [])]
-        self._pids = [r["pid"] for r in rows if r["state"] == "RUNNING"]
+        self._pids = self.scene.replicas()
         if not self._pids:
             raise Failed(f"{self.scene.region}: no replica of an agent is running")
 
@@ -182,6 +182,7 @@ class KillReplica(Fault):
 
     def restore(self) -> None:
         """Serve does it."""
+        self.scene.wait_tokens(other_than=self._pids)
 
 
 @dataclass(slots=True)

@@ -5,16 +5,19 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from serve_app.cli import links, regions, up
+from serve_app.cli import clusters, links, regions
 from serve_app.cli.say import Failed, Progress
 from serve_app.cli.state import Home
 
 if TYPE_CHECKING:
     import psutil
+
+POLL_S: Final = 0.25
 
 
 @dataclass(slots=True)
@@ -59,6 +62,33 @@ class Scene:
             raise Failed(f"{self.region}: no process of an engine was found")
         return found
 
+    def replicas(self) -> list[int]:
+        """The processes of the region's agents."""
+        from serve_app.edge.serve_rest import ServeRestError
+
+        try:
+            apps = clusters.rest_of(self.record).details()["applications"]
+        except ServeRestError:
+            # A machine whose cores all start an engine is slow to answer.
+            return []
+        rows = [r for app in apps.values() for r in app["deployments"].get("QwenAgent", {}).get("replicas", [])]
+        return [r["pid"] for r in rows if r["state"] == "RUNNING"]
+
+    def wait_tokens(self, other_than: Collection[int] = ()) -> None:
+        """Waits until the region makes tokens again, with replicas that are not these.
+
+        Raises:
+            Failed: after ``wait_s``.
+        """
+        until_s = time.monotonic() + self.wait_s
+        while True:
+            there = self.replicas()
+            if there and not set(there) & set(other_than) and regions.deep_health(self.record)[0]:
+                return
+            if time.monotonic() > until_s:
+                raise Failed(f"{self.region} makes no tokens {self.wait_s:.0f} s after the fault; see grix status")
+            time.sleep(POLL_S)
+
     def set_lines(self, names: list[str], **fields: Any) -> None:
         links.change(self.lines, dict.fromkeys(names, fields))
 
@@ -77,7 +107,7 @@ def send(pids: list[int], number: signal.Signals) -> None:
             os.kill(pid, number)
 
 
-def bring_back(scene: Scene, record: dict[str, Any], start: Callable[[], object]) -> None:
+def bring_back(scene: Scene, record: dict[str, Any], start: Callable[[], clusters.Starting]) -> None:
     """Removes what a dead cluster left and starts it again; a second time where a busy machine let the first one down.
 
     Raises:
@@ -85,10 +115,10 @@ def bring_back(scene: Scene, record: dict[str, Any], start: Callable[[], object]
     """
     regions.end(record, scene.home, scene.progress)
     try:
-        start()
+        clusters.together([start()])
     except Failed as error:
         scene.progress.tell(f"{record['name']}: {str(error).splitlines()[0]}; once more")
-        for left in up.records(scene.home.read()):
+        for left in scene.home.records():
             if left["name"] == record["name"]:
                 regions.end(left, scene.home, scene.progress, keep_log=True)
-        start()
+        clusters.together([start()])

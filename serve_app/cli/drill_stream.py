@@ -111,7 +111,8 @@ class Stream:
             ending = await self._try(session, tried, body)
             if ending != "whole" and (was_gone or entry.name in self.gone):
                 ending = "lost"
-            asked = Asked(entry.name, tried.began_s, time.monotonic(), ending, tried.first_s, told=tried.told)
+            told = "" if ending == "whole" else f"request {tried.request_id} at {entry.name}: {tried.told}"
+            asked = Asked(entry.name, tried.began_s, time.monotonic(), ending, tried.first_s, told=told)
             self._ended.append((tried, asked))
             if ending != "lost":
                 return

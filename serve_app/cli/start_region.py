@@ -92,8 +92,8 @@ def _port_held(region: Region) -> Iterator[bool]:
             holder.close()
 
 
-def start_region(name: str, wanted: Wanted, home: Home, progress: Progress) -> dict[str, Any]:
-    """Brings the region up and returns its record; where it is one of several, its lines lead to it from then on.
+def start_region(name: str, wanted: Wanted, home: Home, progress: Progress) -> clusters.Starting:
+    """Brings the region up; where it is one of several, its lines lead to it from then on.
 
     Raises:
         Failed: with what it had started still in the state.
@@ -102,12 +102,12 @@ def start_region(name: str, wanted: Wanted, home: Home, progress: Progress) -> d
     region = config.federation.region(name)
     assert region is not None
     with _port_held(region) as port_is_free:
-        return _start(config, region, port_is_free, wanted, home, progress)
+        yield from _start(config, region, port_is_free, wanted, home, progress)
 
 
 def _start(
     config: Config, region: Region, port_is_free: bool, wanted: Wanted, home: Home, progress: Progress
-) -> dict[str, Any]:
+) -> clusters.Starting:
     from serve_app.edge import ray_cluster
 
     name, http = region.name, region.http
@@ -140,10 +140,9 @@ def _start(
     if lines is not None:
         links.lead(lines, name, record["listen"])
     process = clusters.start(cluster, record, home)
-    clusters.deploy(record, serve_config, process, home, wanted.wait_s, progress, lambda: _health(record))
+    yield from clusters.deploy(record, serve_config, process, home, wanted.wait_s, progress, lambda: _health(record))
     record["shared_memory"] = ray_cluster.shared_files(regions.running(record))
     home.remember(record)
-    return record
 
 
 def _health(record: dict[str, Any]) -> tuple[bool, str]:

@@ -69,6 +69,11 @@ class Home:
         """Replaces the state whole: a reader sees the old one or the new one."""
         write_private(self.state_file, json.dumps(state, indent=2) + "\n")
 
+    def records(self) -> list[dict[str, Any]]:
+        """Every cluster that the state has, the coordinator's last: it outlives those whose end it notes."""
+        state = self.read()
+        return [*state["regions"], *([state["coordinator"]] if state["coordinator"] else [])]
+
     def remember(self, record: dict[str, Any]) -> None:
         """Puts the record of a region, or of the control cluster, in the place of an older one."""
         state = self.read()

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from serve_app.cli import certificates, control, documents, links, memory, regions, start_region
+from serve_app.cli import certificates, clusters, control, documents, links, memory, regions, start_region
 from serve_app.cli.say import BAD_USAGE, Failed, Progress, note
 from serve_app.cli.start_region import Wanted
 from serve_app.cli.state import CONTROL, Home, private_folder
@@ -30,18 +30,16 @@ def up(wanted: Wanted, home: Home, progress: Progress) -> tuple[dict[str, Any], 
     private_folder(home.root)
     with alone(home):
         _clean(home, progress)
-        state = home.read()
-        have = {r["name"] for r in records(state)}
+        have = {r["name"] for r in home.records()}
         missing = [name for name in names if name not in have]
         _check(config, [n for n in missing if n != CONTROL], CONTROL in missing, wanted)
         try:
             if config.federation.spec.coordinator is not None:
                 _prepare(config, home, progress)
-            for name in missing:
-                if name == CONTROL:
-                    control.start_control(wanted, home, progress)
-                else:
-                    start_region.start_region(name, wanted, home, progress)
+            if CONTROL in missing:
+                clusters.together([control.start_control(wanted, home, progress)])
+            ahead = [n for n in missing if n != CONTROL]
+            clusters.together([start_region.start_region(n, wanted, home, progress) for n in ahead])
             if wanted.region is None and not wanted.control and CONTROL in names:
                 control.wait_until_ready([n for n in names if n != CONTROL], home, wanted.wait_s, progress)
         except BaseException:
@@ -57,25 +55,20 @@ def down(home: Home, progress: Progress) -> bool:
         Failed: when a process survives even SIGKILL; what it belongs to stays in the state.
     """
     state = home.read()
-    take_down([r["name"] for r in records(state)], home, progress)
+    take_down([r["name"] for r in home.records()], home, progress)
     return state != home.read()
-
-
-def records(state: dict[str, Any]) -> list[dict[str, Any]]:
-    """Every cluster of the state, the coordinator's last: it outlives those whose end it notes."""
-    return [*state["regions"], *([state["coordinator"]] if state["coordinator"] else [])]
 
 
 def take_down(names: Sequence[str], home: Home, progress: Progress, *, keep_log: bool = False) -> None:
     """Ends these clusters, and with the last one the lines between them. One that will not end stops no other's end."""
     faults = []
-    for record in records(home.read()):
+    for record in home.records():
         if record["name"] in names:
             try:
                 regions.end(record, home, progress, keep_log=keep_log)
             except Failed as error:
                 faults.append(str(error))
-    if not faults and not records(home.read()):
+    if not faults and not home.records():
         with regions.uninterrupted():
             links.end(home)
     if faults:
@@ -125,11 +118,11 @@ def alone(home: Home) -> Iterator[None]:
 
 def _clean(home: Home, progress: Progress) -> None:
     """Removes what clusters that are gone have left."""
-    for record in records(home.read()):
+    for record in home.records():
         if not regions.is_alive(record):
             note(f"{record['name']}: its cluster is gone, cleaning up what it left")
             regions.end(record, home, progress)
-    if not records(home.read()):
+    if not home.records():
         links.end(home)
 
 

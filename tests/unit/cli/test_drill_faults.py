@@ -89,7 +89,10 @@ def until(engine: psutil.Process, status: str) -> bool:
     return False
 
 
-def test_a_stalled_engine_stands_still_until_it_may_go_on(scene: Scene, engine: psutil.Process) -> None:
+def test_a_stalled_engine_stands_still_until_it_may_go_on(
+    scene: Scene, engine: psutil.Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Scene, "wait_tokens", lambda _: None)
     fault = Stall(scene)
     fault.prepare()
     assert until(engine, "running")
