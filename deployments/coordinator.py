@@ -35,12 +35,6 @@ class GlobalCoordinator:
             self._metrics = serve_metrics(settings.metrics, lambda: self._coordinator)
         self._coordinator.start()
 
-    async def status(self) -> dict[str, Any]:
-        """Whether it serves; where it does not, why."""
-        coordinator = self._coordinator
-        serving = coordinator is not None and coordinator.hub is not None
-        return {"serving": serving, "fault": "has no settings" if coordinator is None else coordinator.fault}
-
     async def check_health(self) -> None:
         """Who waits for the lease is well. Serve replaces one whose work ended by a fault of its own."""
         broken = None if self._coordinator is None else self._coordinator.broken

@@ -7,7 +7,7 @@ import json
 import logging
 import zlib
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass, field, replace
 from typing import Final
 
@@ -23,6 +23,8 @@ log = logging.getLogger("ray.serve")
 FULL_EVERY_S: Final = 30.0
 #: Whole plans that are on their way at once: of hundreds of regions each takes a megabyte.
 FULL_AT_ONCE: Final = 8
+#: Who takes no message for so long keeps others from theirs, and is told to dial again.
+TAKE_LIMIT_S: Final = 10.0
 #: In one heartbeat the coordinator looks so often whether something changed.
 TICKS_PER_BEAT: Final = 4
 #: A text of a region in the audit log is cut there.
@@ -170,8 +172,8 @@ class Hub:
             link.close = effect
             link.closed.set()
 
-    async def send(self, link: Link, write: Callable[[bytes], object]) -> None:
-        """What this link has to be told now, if there is a plan at all. ``write`` is awaited."""
+    async def send(self, link: Link, write: Callable[[bytes], Awaitable[object]]) -> None:
+        """What this link has to be told now, if there is a plan at all."""
         plan, now_s = self._plan, self.now_s()
         if plan is None:
             return
@@ -189,11 +191,15 @@ class Hub:
             spread = zlib.crc32(link.region.encode()) % 1000 / 1000 if first else 1.0
             link.full_at_s = self.now_s() + FULL_EVERY_S * spread
 
-    async def _write(self, link: Link, plan: Plan, message: bytes, write: Callable[[bytes], object]) -> None:
+    async def _write(self, link: Link, plan: Plan, message: bytes, write: Callable[[bytes], Awaitable[object]]) -> None:
         link.told, link.sent_s = plan, self.now_s()
         self.counts["sent"] += 1
         self.counts["sent_bytes"] += len(message)
-        await write(message)  # type: ignore[misc]
+        try:
+            async with asyncio.timeout(TAKE_LIMIT_S):
+                await write(message)
+        except TimeoutError:
+            self._close(CloseLink(link.number, "silent", f"{link.region} took no message for {TAKE_LIMIT_S:g} s"))
 
     def _message(self, plan: Plan, told: Plan | None) -> bytes:
         """What brings who was ``told`` to ``plan``. Made once for all links that were told the same."""

@@ -10,8 +10,9 @@ from itertools import pairwise
 import pytest
 
 from serve_app.core.fleet import Fleet
-from serve_app.core.fleet_events import Audit, Drain, Facts, KnownRegion, LinkOpened, Reported, Tick, Wanted
+from serve_app.core.fleet_events import Audit, CloseLink, Drain, Facts, KnownRegion, LinkOpened, Reported, Tick, Wanted
 from serve_app.core.reports import Plan, RegionState
+from serve_app.edge import coordinator_hub
 from serve_app.edge.coordinator_hub import FULL_AT_ONCE, FULL_EVERY_S, LONGEST_TEXT, Hub, Link
 from serve_app.edge.facts_store import FencedError, StoreError
 from serve_app.edge.protos import grix_pb2 as pb
@@ -177,6 +178,20 @@ async def test_whole_plans_go_a_few_at_a_time() -> None:
     go.set()
     await asyncio.gather(*tasks)
     assert most == FULL_AT_ONCE
+
+
+async def test_who_takes_no_message_is_closed_and_keeps_nobody_from_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(coordinator_hub, "TAKE_LIMIT_S", 0.01)
+    desk = Desk()
+    await desk.tick()
+
+    async def never(_: bytes) -> None:
+        await asyncio.Event().wait()
+
+    await desk.hub.send(desk.links[0], never)
+    assert desk.links[0].closed.is_set()
+    assert desk.links[0].close == CloseLink(0, "silent", "a took no message for 0.01 s")
+    assert await desk.send(desk.links[1]) is not None
 
 
 async def test_facts_are_stored_before_their_plan_is_told() -> None:
