@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
-from serve_app.core.pick_order import LOVED, PREFERRED, Candidate, Look, Mark, TierRank, drawn, late_of, order_of
+from serve_app.core.pick_order import LOVED, PREFERRED, Candidate, Look, Mark, TierRank, drawn, groups_of, late_of
+from serve_app.core.retry import MAX_ATTEMPTS
 from serve_app.core.scorers import SCORERS, Scene, rendezvous, wait_ms_of
 from serve_app.core.snapshots import Snapshot, Target
 from serve_app.core.table import Agent, Scoring, Tenant
@@ -117,20 +118,18 @@ def _tier(target: Target, preferred: str | None, loved: str | None) -> TierRank:
 
 def _scores(
     targets: Sequence[Target], wish: Wish, scoring: Scoring, waits_ms: Sequence[float | None], sent: Mapping[str, int]
-) -> tuple[list[float], list[list[float]]]:
-    """Of each target its score, and the columns it is made of: its session's hash, else the weighted scorers."""
-    if not targets:
-        return [], []
+) -> list[tuple[float, tuple[float, ...]]]:
+    """Of each target its score, and what it is made of: its session's hash, else what the weighted scorers say."""
     if wish.session is not None:
-        values = rendezvous(wish.session, targets)
-        return values, [values]
+        return [(value, (value,)) for value in rendezvous(wish.session, targets)]
     scene = Scene(wish.region, wish.agent.max_queue_ms, waits_ms, sent)
     totals, columns = [0.0] * len(targets), []
     for name, scorer in SCORERS.items():
         weight, column = getattr(scoring, name), scorer(targets, scene)
         totals = [total + weight * part for total, part in zip(totals, column, strict=True)]
         columns.append(column)
-    return [total * t.weight for total, t in zip(totals, targets, strict=True)], columns
+    totals = [total * t.weight for total, t in zip(totals, targets, strict=True)]
+    return list(zip(totals, zip(*columns, strict=True), strict=True))
 
 
 def _marks(targets: Sequence[Target], wish: Wish, waits_ms: Sequence[float | None]) -> list[Mark]:
@@ -164,7 +163,8 @@ def choose(
         blocked: ids of targets that this Router's own breakers are open for.
         in_flight: by target id, the calls that this Router has begun since the target's last report, less those that
             ended. Only for requests without a session: they would all go to one target until the next report.
-        draw: from [0, 1); see :func:`drawn`. ``None``: the best score is first.
+        draw: from [0, 1); see :func:`drawn`. ``None``: for somebody who looks. The best score is first, and all have
+            scores; else only so many are compared as all attempts can need, and the rest stays as it came.
     """
     loved, cloud = wish.agent.language_affinity.get(wish.language), wish.preferred_cloud
     zones = allowed_zones(wish.tenant, wish.data_class)
@@ -180,12 +180,18 @@ def choose(
     waits_ms = [wait_ms_of(t) for t in usable]
     marks = _marks(usable, wish, waits_ms)
     ranks = [_tier(t, cloud, loved) for t in usable]
-    scores, parts = _scores(usable, wish, scoring, waits_ms, in_flight)
-    late = late_of(usable, ranks, marks) if wish.session is not None else None
-    order = order_of(usable, ranks, scores, marks, waits_ms, late)
-    look = Look(usable, ranks, scores, parts, marks, order, out)
+    scored: dict[int, tuple[float, tuple[float, ...]]] = {}
+    order: list[int] = []
+    for group in groups_of(ranks, marks, waits_ms):
+        if draw is not None and len(order) >= MAX_ATTEMPTS:
+            order.extend(group)
+            continue
+        targets = [usable[i] for i in group]
+        scored.update(zip(group, _scores(targets, wish, scoring, [waits_ms[i] for i in group], in_flight), strict=True))
+        order.extend(_sorted(group, targets, scored, marks, is_session=wish.session is not None))
+    look = Look(usable, ranks, marks, waits_ms, order, scored, out)
     if draw is not None and wish.session is None and len(order) > 1 and usable[order[0]].region != wish.region:
-        first = drawn(look, wish.region, waits_ms, wish.agent.max_queue_ms, draw)
+        first = drawn(look, wish.region, wish.agent.max_queue_ms, draw)
         order.remove(first)
         order.insert(0, first)
     # Of those that are out only for now stable facts speak too, whatever their load and health are.
@@ -201,6 +207,23 @@ def choose(
     )
 
 
+def _sorted(
+    group: Sequence[int],
+    targets: Sequence[Target],
+    scored: Mapping[int, tuple[float, tuple[float, ...]]],
+    marks: Sequence[Mark],
+    *,
+    is_session: bool,
+) -> list[int]:
+    """A group by score. Sessions come last where they are above a target's share; of other requests one has to find
+    out about a target that is to be probed: it is first.
+    """
+    last = late_of(targets) if is_session else [marks[i] != "probe" for i in group]
+    keys = [(later, -scored[i][0], t.region, t.release, i) for i, t, later in zip(group, targets, last, strict=True)]
+    keys.sort()
+    return [key[-1] for key in keys]
+
+
 def _by_name(found: tuple[Target, str, TierRank]) -> str:
     return found[0].id
 
@@ -214,8 +237,9 @@ def _refused(out: Sequence[Target], zones: frozenset[str] | None) -> Reason:
 def _reason(look: Look) -> str:
     if look.order:
         first = look.candidate(look.order[0])
+        score = f", score {first.score:.2f}" if first.score is not None else ""
         mark = f", {first.mark}" if first.mark else ""
-        return f"{first.target.id}: {first.tier}, score {first.score or 0.0:.2f}{mark}"
+        return f"{first.target.id}: {first.tier}{score}{mark}"
     if not look.out:
         return "no region serves this agent"
     return "; ".join(f"{t.id}: {why}" for t, why, _ in sorted(look.out, key=_by_name))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
 from typing import Final, Literal, NamedTuple
@@ -50,51 +50,45 @@ class Candidate(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What was thought of each target, in columns, and ``order``, places in them; ``out`` are those dropped."""
+    """What was thought of each target, in columns, and ``order``, places in them; ``out`` are those dropped.
+
+    ``scored`` has by place the score and its parts, of those that were compared.
+    """
 
     usable: Sequence[Target]
     ranks: Sequence[TierRank]
-    scores: Sequence[float]
-    parts: Sequence[Sequence[float]]
     marks: Sequence[Mark]
-    order: Sequence[int]
+    waits_ms: Sequence[float | None]
+    order: list[int]
+    scored: Mapping[int, tuple[float, tuple[float, ...]]]
     out: Sequence[tuple[Target, str, TierRank]]
 
     def candidate(self, i: int) -> Candidate:
-        parts = tuple(column[i] for column in self.parts)
-        return Candidate(self.usable[i], None, self.ranks[i], self.scores[i], parts, self.marks[i])
+        score, parts = self.scored.get(i, (None, ()))
+        return Candidate(self.usable[i], None, self.ranks[i], score, parts, self.marks[i])
 
 
-def order_of(
-    usable: Sequence[Target],
-    ranks: Sequence[TierRank],
-    scores: Sequence[float],
-    marks: Sequence[Mark],
-    waits_ms: Sequence[float | None],
-    late: Collection[int] | None,
-) -> list[int]:
-    """Places in ``usable``: the session's own target; tier by tier those with a short queue; the least loaded of the
-    others; those that nobody reports on. Inside a tier whoever is ``late`` comes last, and without sessions (``None``)
-    a probe first: one request has to find out.
+def groups_of(
+    ranks: Sequence[TierRank], marks: Sequence[Mark], waits_ms: Sequence[float | None]
+) -> Iterator[list[int]]:
+    """Places of targets that stand alike: the session's own; tier by tier those with a short queue; the least loaded
+    of the others; tier by tier those that nobody reports on.
     """
-    keys: list[tuple[int, object, object, float, str, str, int]] = []
-    columns = zip(usable, ranks, scores, marks, waits_ms, strict=True)
-    for i, (target, rank, score, mark, wait_ms) in enumerate(columns):
-        if mark == "":
-            keys.append((1, rank, late is None or i in late, -score, target.region, target.release, i))
-        elif mark == "probe":
-            keys.append((1, rank, late is not None and i in late, -score, target.region, target.release, i))
+    groups: dict[tuple[int, int, float], list[int]] = {}
+    for i, ((place, usd), mark) in enumerate(zip(ranks, marks, strict=True)):
+        if mark == "" or mark == "probe":
+            key = (1, place, usd)
         elif mark == "kept":
-            keys.append((0, PREFERRED, False, -score, target.region, target.release, i))
+            key = (0, 0, 0.0)
         elif mark == "backup":
-            keys.append((3, rank, False, -score, target.region, target.release, i))
+            key = (3, place, usd)
         else:
-            keys.append((2, wait_ms or 0.0, rank, -score, target.region, target.release, i))
-    keys.sort()
-    return [key[-1] for key in keys]
+            key = (2, 0, waits_ms[i] or 0.0)
+        groups.setdefault(key, []).append(i)
+    return (groups[key] for key in sorted(groups))
 
 
-def drawn(look: Look, home: str, waits_ms: Sequence[float | None], max_queue_ms: float, draw: float) -> int:
+def drawn(look: Look, home: str, max_queue_ms: float, draw: float) -> int:
     """The place of the target that goes first, drawn among those that stand where the best one stands.
 
     All regions see the same best target until it reports again, and each knows only what it has sent itself: if all
@@ -105,12 +99,15 @@ def drawn(look: Look, home: str, waits_ms: Sequence[float | None], max_queue_ms:
     best = look.order[0]
     mark, rank, usable = look.marks[best], look.ranks[best], look.usable
     if mark == "":
-        free = look.parts[_HEADROOM]
         peers = [i for i in look.order if look.marks[i] == "" and look.ranks[i] == rank]
-        shares = [look.scores[i] * (usable[i].slots or 1) * max(LEAST_FREE, free[i]) for i in peers]
+        shares = []
+        for i in peers:
+            score, parts = look.scored[i]
+            shares.append(score * (usable[i].slots or 1) * max(LEAST_FREE, parts[_HEADROOM]))
     elif mark == "over limit":
         peers = [i for i in look.order if look.marks[i] == mark]
-        shares = [usable[i].weight * (usable[i].slots or 1) / (1 + (waits_ms[i] or 0.0) / max_queue_ms) for i in peers]
+        waits = [1 + (look.waits_ms[i] or 0.0) / max_queue_ms for i in peers]
+        shares = [usable[i].weight * (usable[i].slots or 1) / wait for i, wait in zip(peers, waits, strict=True)]
     else:
         return best
     shares = [
@@ -125,17 +122,13 @@ def drawn(look: Look, home: str, waits_ms: Sequence[float | None], max_queue_ms:
     return best
 
 
-def late_of(usable: Sequence[Target], ranks: Sequence[TierRank], marks: Sequence[Mark]) -> frozenset[int]:
-    """Places in the first tier of those that have their share of it already: sessions go to others of the tier."""
-    here = [i for i, mark in enumerate(marks) if mark in ("", "probe")]
-    best = min([ranks[i] for i in here], default=None)
-    told: list[tuple[int, int, float]] = []
-    for i in here:
-        target = usable[i]
-        running, waiting = target.load.running, target.load.waiting
-        if ranks[i] == best and running is not None and waiting is not None:
-            told.append((i, running + waiting, (target.slots or 1) * max(target.weight, 1e-6)))
+def late_of(targets: Sequence[Target]) -> list[bool]:
+    """Of the targets of a tier, which have their share of it already: new sessions go to the others."""
+    loads = [(t.load.running, t.load.waiting) for t in targets]
+    busy = [None if running is None or waiting is None else running + waiting for running, waiting in loads]
+    room = [(t.slots or 1) * max(t.weight, 1e-6) for t in targets]
+    told = [i for i, calls in enumerate(busy) if calls is not None]
     if len(told) < 2:
-        return frozenset()
-    most = BOUND * (1 + sum([busy for _, busy, _ in told])) / sum([room for _, _, room in told])
-    return frozenset([i for i, busy, room in told if busy + 1 > ceil(most * room)])
+        return [False] * len(targets)
+    most = BOUND * (1 + sum([busy[i] or 0 for i in told])) / sum([room[i] for i in told])
+    return [calls is not None and calls + 1 > ceil(most * may) for calls, may in zip(busy, room, strict=True)]

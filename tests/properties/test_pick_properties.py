@@ -11,6 +11,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from serve_app.core import pick, pick_order
+from serve_app.core.retry import MAX_ATTEMPTS
 from serve_app.core.snapshots import BreakerState, Health, Load, Snapshot, Target
 from serve_app.core.table import Scoring, Tenant
 from serve_app.core.tenants import check_residency
@@ -158,6 +159,27 @@ def test_tiers_and_short_queues_come_before_everything_else(
     short = [c.tier_rank for c in rows if place[c.mark] == 0]
     assert short == sorted(short)
     assert all((c.target.health == "stale" or c.target.drained) == (c.mark == "backup") for c in rows)
+
+
+@settings(max_examples=150, deadline=None)
+@given(FLEETS, WISHES, SENT, st.floats(0.0, 1.0, exclude_max=True))
+def test_who_compares_only_what_may_be_needed_tries_the_same(
+    fleet: Snapshot, wish: pick.Wish, sent: dict[int, int], draw: float
+) -> None:
+    in_flight = {t.id: n for i, n in sent.items() for t in fleet.targets[i : i + 1]}
+    whole = pick.choose(fleet, wish, Scoring(), in_flight=in_flight)
+    quick = pick.choose(fleet, wish, Scoring(), in_flight=in_flight, draw=draw)
+    assert sorted(t.id for t in quick.order) == sorted(t.id for t in whole.order)
+    assert (quick.preferred, quick.refused) == (whole.preferred, whole.refused)
+    marks = {c.target.id: (c.mark, c.tier_rank if c.mark != "over limit" else None) for c in whole.candidates}
+    if whole.order:
+        # Whoever is drawn stands where the best one stands; the others are tried as they were.
+        assert marks[quick.order[0].id] == marks[whole.order[0].id]
+        rest = [t for t in whole.order if t != quick.order[0]]
+        assert list(quick.order[1:MAX_ATTEMPTS]) == rest[: MAX_ATTEMPTS - 1]
+        if wish.session is not None or whole.order[0].region == HOME:
+            assert quick.order[0] == whole.order[0]
+    assert all(c.score is not None for c in whole.candidates if c.dropped is None)
 
 
 @pytest.mark.parametrize("count", [2, 5, 20])
