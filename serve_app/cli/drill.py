@@ -17,7 +17,8 @@ from serve_app.cli.up import alone
 from serve_app.core import drill_verdict
 from serve_app.core.drill_verdict import Drill, Promise, Run, Times
 
-BASELINE_S: Final = 5.0
+#: Long enough for Routers to earn what moving elsewhere costs them.
+BASELINE_S: Final = 10.0
 AFTERWARDS_S: Final = 2.0
 #: From the end of the fault to full weight: a replica may have to start, and then ramps up.
 RECOVERY_LIMIT_S: Final = 180.0
