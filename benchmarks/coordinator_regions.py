@@ -100,10 +100,12 @@ class Region:
             try:
                 while (raw := await call.read()) is not grpc.aio.EOF:
                     self._note(raw)
+                self._traffic.ended.append(self.name)
+            except grpc.aio.AioRpcError:
+                self._traffic.ended.append(self.name)
             finally:
                 writing.cancel()
                 await asyncio.wait([writing])
-            self._traffic.ended.append(f"{self.name}: {await call.code()}: {await call.details()}")
 
     async def _write(self, call: Any) -> None:
         loop = asyncio.get_running_loop()
