@@ -8,7 +8,7 @@ from typing import Any, Final
 from serve_app.cli import control, regions
 from serve_app.cli.drill_faults import FAULTS, Fault
 from serve_app.cli.drill_scene import Scene
-from serve_app.cli.drill_stream import Entry, Stream, records_of, with_retries
+from serve_app.cli.drill_stream import Entry, Stream, agent_of, records_of, with_retries
 from serve_app.cli.drill_watch import Watch
 from serve_app.cli.say import BAD_USAGE, FAILED, OK, Failed, Progress, note, out, out_json
 from serve_app.cli.state import Home
@@ -91,7 +91,7 @@ def run_once(drill: Drill, scene: Scene, *, restores: bool = True) -> tuple[Run,
     """
     there = entries(scene.home)
     observer = next(e for e in there if e.name != scene.region)
-    stream, watch = Stream(there), Watch(observer, scene.region)
+    stream, watch = Stream(there), Watch(observer, scene.region, agent_of(observer))
     promise = drill_verdict.promise_of(drill, restored=restores)
     watch.start()
     stream.start()

@@ -15,6 +15,7 @@ from typing import Any, Final
 import aiohttp
 
 from serve_app.cli.client import Client
+from serve_app.cli.say import Failed
 from serve_app.core.drill_verdict import Asked, Ending
 
 RATE_RPS: Final = 8.0
@@ -54,6 +55,19 @@ class _Try:
     began_s: float
     first_s: float | None = None
     told: str = ""
+
+
+def agent_of(entry: Entry) -> str:
+    """The agent that the stream's requests want.
+
+    Raises:
+        Failed: when the entry gives no answer.
+    """
+    body = {"messages": [{"role": "user", "content": LINES[0]}], "temperature": 0, "max_tokens": 1}
+    reply = entry.client.ask("POST", CHAT, body)
+    if reply.status != 200:
+        raise Failed(f"{entry.name}: {reply.fault}")
+    return str(reply.headers["x-grix-agent"])
 
 
 class Stream:

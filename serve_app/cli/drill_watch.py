@@ -17,35 +17,30 @@ FLEET: Final = "/grix/fleet"
 _USABLE: Final = frozenset({"healthy", "slow", "stale"})
 
 
-def sight_of(snapshot: Mapping[str, Any], region: str, at_s: float) -> Sight:
-    """The region in the snapshot of another one."""
-    targets = [t for t in snapshot["targets"] if t["region"] == region]
-    usable = [t for t in targets if t["health"] in _USABLE and t["breaker"] == "closed" and not t["drained"]]
-    unusable = [t for t in targets if t not in usable]
-    return Sight(
-        at_s,
-        out=not usable,
-        slow=any(t["health"] == "slow" for t in targets),
-        weight=min((t["weight"] for t in targets), default=None),
-        detector=_detector(unusable or targets),
-    )
+def sight_of(snapshot: Mapping[str, Any], region: str, agent: str, at_s: float) -> Sight:
+    """One target, the region's agent that the drill's requests want, in the snapshot of another region.
+
+    Others of the region's agents tell nothing of it: nobody asks them, so nobody finds out how they are.
+    """
+    target = next((t for t in snapshot["targets"] if (t["region"], t["agent"]) == (region, agent)), None)
+    if target is None:
+        return Sight(at_s, out=True)
+    usable = target["health"] in _USABLE and target["breaker"] == "closed" and not target["drained"]
+    return Sight(at_s, not usable, target["health"] == "slow", target["weight"], _detector(target))
 
 
-def _detector(targets: list[Any]) -> Detector:
-    """By what the first of these is out: the region's own calls, the coordinator's word, or its beats."""
-    for target in targets:
-        if target["health"] in _USABLE and target["breaker"] != "closed":
-            return "passive"
-        if str(target["why"]).startswith("coordinator"):
-            return "coordinator"
-    return "peer"
+def _detector(target: Mapping[str, Any]) -> Detector:
+    """By what it is out: the region's own calls, the coordinator's word, or its beats and what it says in them."""
+    if target["health"] in _USABLE and target["breaker"] != "closed":
+        return "passive"
+    return "coordinator" if str(target["why"]).startswith("coordinator") else "peer"
 
 
 class Watch:
     """Asks one entry for its snapshot again and again, in a thread of its own."""
 
-    def __init__(self, entry: Entry, region: str) -> None:
-        self._entry, self._region = entry, region
+    def __init__(self, entry: Entry, region: str, agent: str) -> None:
+        self._entry, self._region, self._agent = entry, region, agent
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self.sights: list[Sight] = []
@@ -66,7 +61,7 @@ class Watch:
                 answer = connection.getresponse()
                 told = json.loads(answer.read())
                 if answer.status == 200:
-                    self.sights.append(sight_of(told["snapshot"], self._region, time.monotonic()))
+                    self.sights.append(sight_of(told["snapshot"], self._region, self._agent, time.monotonic()))
             except (OSError, http.client.HTTPException, ValueError, KeyError):
                 connection.close()
             next_s = max(next_s + POLL_S, time.monotonic())

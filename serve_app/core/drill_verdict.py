@@ -45,9 +45,9 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """The region of the drill, as a region that survives sees it at one moment.
+    """The region's target that the drill's requests want, as a region that survives sees it at one moment.
 
-    ``weight`` is the least of its targets' weights; ``None`` without a target. ``out``: no request is sent there.
+    ``weight`` is ``None`` without a target. ``out``: no request is sent there.
     """
 
     at_s: float

@@ -15,8 +15,9 @@ import pytest
 from aiohttp import web
 
 from serve_app.cli.client import Client
-from serve_app.cli.drill_stream import LINES, Entry, Stream, records_of, with_retries
+from serve_app.cli.drill_stream import LINES, Entry, Stream, agent_of, records_of, with_retries
 from serve_app.cli.drill_watch import Watch, sight_of
+from serve_app.cli.say import Failed
 from serve_app.core.drill_verdict import Asked, Sight
 
 CHUNK = b'data: {"choices": [{"delta": {"content": "x"}}]}\n\n'
@@ -162,31 +163,42 @@ def test_who_was_tried_again_is_known_from_the_entry() -> None:
 
 
 def target(**fields: Any) -> dict[str, Any]:
-    plain = {"region": "a", "health": "healthy", "breaker": "closed", "drained": False, "weight": 1.0, "why": ""}
-    return {**plain, **fields}
+    plain = {"region": "a", "agent": "chat", "health": "healthy", "breaker": "closed"}
+    return {**plain, "drained": False, "weight": 1.0, "why": "", **fields}
 
 
 @pytest.mark.parametrize(
     ("targets", "seen"),
     [
-        ([target(), target(region="b", health="ejected")], Sight(5.0, False, False, 1.0, "peer")),
+        ([target(region="b", health="ejected"), target()], Sight(5.0, False, False, 1.0, "peer")),
+        ([target(agent="doc", health="ejected"), target()], Sight(5.0, False, False, 1.0, "peer")),
         ([target(health="slow", weight=0.3)], Sight(5.0, False, True, 0.3, "peer")),
         ([target(health="ejected", why="peer silent for 1.2 s")], Sight(5.0, True, False, 1.0, "peer")),
-        ([target(breaker="open", why="peer says slow")], Sight(5.0, True, False, 1.0, "passive")),
+        ([target(agent="doc"), target(breaker="open")], Sight(5.0, True, False, 1.0, "passive")),
         ([target(health="ejected", why="coordinator: failed")], Sight(5.0, True, False, 1.0, "coordinator")),
         ([target(drained=True)], Sight(5.0, True, False, 1.0, "peer")),
         ([target(health="unknown")], Sight(5.0, True, False, 1.0, "peer")),
-        ([target(health="ejected", weight=0.1), target(weight=0.4)], Sight(5.0, False, False, 0.1, "peer")),
-        ([target(region="b")], Sight(5.0, True, False, None, "peer")),
+        ([target(region="b"), target(agent="doc")], Sight(5.0, True)),
     ],
 )
-def test_what_a_snapshot_says_of_the_region(targets: list[dict[str, Any]], seen: Sight) -> None:
-    assert sight_of({"targets": targets}, "a", 5.0) == seen
+def test_what_a_snapshot_says_of_the_target(targets: list[dict[str, Any]], seen: Sight) -> None:
+    assert sight_of({"targets": targets}, "a", "chat", 5.0) == seen
+
+
+def test_the_agent_of_the_stream_is_asked_for() -> None:
+    async def tells(request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+        assert (body["messages"][0]["content"], body["max_tokens"]) == (LINES[0], 1)
+        return web.json_response({}, headers={"x-grix-agent": "qwen-chat"})
+
+    with site(tells) as client:
+        assert agent_of(Entry("b", client)) == "qwen-chat"
+    with site(refuses) as client, pytest.raises(Failed, match="b: 503 no_healthy_target"):
+        agent_of(Entry("b", client))
 
 
 def test_the_watch_looks_again_and_again() -> None:
     with site(good, {"snapshot": json.loads(json.dumps({"targets": [target()]}))}) as client:
-        watch = Watch(Entry("b", client), "a")
+        watch = Watch(Entry("b", client), "a", "chat")
         watch.start()
         until_s = time.monotonic() + 10
         while len(watch.sights) < 3 and time.monotonic() < until_s:
