@@ -81,6 +81,10 @@ class HandleAgents:
                 for patience in self._waiting[app]:
                     patience.reschedule(0.0)
 
+    def bereft(self) -> frozenset[str]:
+        """The apps whose replicas all died; known as soon as a call has met a dead one."""
+        return frozenset(app for app, handle in self._handles.items() if self._bereft(app, handle))
+
     def _bereft(self, app: str, handle: DeploymentHandle) -> bool:
         """Whether all replicas died. An app that may have none is woken by the call that waits."""
         return self._min_replicas.get(app, 0) > 0 and running_replicas(handle) == 0

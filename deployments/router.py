@@ -74,6 +74,7 @@ class Router:
         )
         self._targets = KnownTargets(self._breakers, self._fleet.hurry)
         self._snapshot: Snapshot | None = None
+        self._bereft: frozenset[str] = frozenset()
         spans, meter = tracer(), ServeMeter()
         self._journal = RequestJournal(meter, lambda record: write_span(spans, record, time.time()))
         self._detector: Detector = HandleDetector(detector) if detector is not None else LocalDetector(self._now)
@@ -93,7 +94,7 @@ class Router:
         await self._sessions.configure(user_config["region"])
         self._generation += 1
         self._keys = KeyIndex.of(table.tenants)
-        self._world = World(table, self._seen_with(table))
+        self._world = self._world_of(table)
         log.setLevel(user_config.get("logLevel", "INFO"))
         if table.open_access:
             log.warning("API keys are OFF for region %s: anybody who reaches it may use it", table.region.name)
@@ -111,12 +112,15 @@ class Router:
 
     def _seen_with(self, table: Table) -> Snapshot:
         """What this Router knows of the fleet; nothing but its own region before a RegionAgent has answered."""
-        seen = self._snapshot
-        return local_snapshot(table, self._generation) if seen is None else fitted(seen, table)
+        seen = local_snapshot(table, self._generation) if self._snapshot is None else self._snapshot
+        return fitted(seen, table, self._bereft)
 
     def _see(self, snapshot: Snapshot) -> None:
-        self._snapshot, table = snapshot, self._now().table
-        self._world = World(table, fitted(snapshot, table))
+        self._snapshot = snapshot
+        self._world = self._world_of(self._now().table)
+
+    def _world_of(self, table: Table) -> World:
+        return World(table, self._seen_with(table))
 
     def check_health(self) -> None:
         """Serve replaces a Router that no longer learns of the fleet."""
@@ -126,6 +130,10 @@ class Router:
 
     def _now(self) -> World:
         assert self._world is not None
+        bereft = self._handles.bereft()
+        if bereft != self._bereft:
+            self._bereft = bereft
+            self._world = self._world_of(self._world.table)
         return self._world
 
     async def _refresh(self) -> None:

@@ -51,6 +51,17 @@ def test_an_agent_that_left_the_table_is_no_target_here() -> None:
     assert [t.agent for t in made.targets] == ["qwen-doc"]
 
 
+def test_an_engine_without_replicas_is_a_backup_before_its_reports_are_missed() -> None:
+    made = fitted(snapshot(target(), target("cloud-b")), TABLE, frozenset({CHAT.app}))
+    assert [(t.region, t.agent, t.health, t.why, t.load.waiting) for t in made.targets] == [
+        ("cloud-a", "qwen-chat", "stale", "no replica runs here now", None),
+        ("cloud-a", "qwen-doc", "unknown", "", None),
+        ("cloud-b", "qwen-chat", "healthy", "", 1),
+    ]
+    out = fitted(snapshot(target(health="ejected", why="no token")), TABLE, frozenset({CHAT.app}))
+    assert (out.targets[0].health, out.targets[0].why) == ("ejected", "no token")
+
+
 def test_a_drain_holds_for_targets_that_the_agent_does_not_know_yet() -> None:
     made = fitted(snapshot(regions=(view("cloud-a", drained=True),)), TABLE)
     assert [t.drained for t in made.targets] == [True, True]

@@ -80,6 +80,7 @@ async def test_an_app_that_lost_all_replicas_is_not_asked(monkeypatch: pytest.Mo
     await stage.keep()
     stage.running = 0
     assert (await stage.run(), stage.asked) == ("no_target", 0)
+    assert stage.agents.bereft() == {TARGET.app}
 
 
 @pytest.mark.parametrize(("running", "min_replicas"), [(0, 0), (None, 1), (1, 1)])
@@ -89,6 +90,7 @@ async def test_an_app_at_zero_one_that_starts_and_one_that_runs_are_asked(
     stage = Stage(monkeypatch, *FRAMES)
     await stage.keep(min_replicas)
     stage.running = running
+    assert stage.agents.bereft() == frozenset()
     assert (len(await stage.run()), stage.asked) == (4, 1)
 
 
