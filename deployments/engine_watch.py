@@ -71,6 +71,7 @@ class EngineWatch:
             still_s=self._stillness.still_s,
             longest_prefill_s=self._engine.longest_prefill_s,
             stall_after_s=self.stall_after_s,
+            idle=self._engine.unfinished == 0,
         )
 
     def look(self, now_s: float) -> str | None:
@@ -95,7 +96,7 @@ class EngineWatch:
         self._exit(ENGINE_LOST_EXIT)
 
     async def proof(self) -> bool:
-        """Whether the engine makes tokens: real ones of the last 2 s, else one asked for now."""
+        """Whether the engine makes tokens: recent ones, else one asked for now."""
         view = self._view(time.monotonic())
         verdict = "stalled" if self._engine.dead else judge(view)
         return await self._engine.probe(view.stall_limit_s) if verdict == "ask" else verdict == "alive"

@@ -7,6 +7,9 @@ from typing import Final, Literal
 
 #: Tokens this recent need no further proof.
 FRESH_S: Final = 2.0
+#: The same without work in the engine. A probe every two seconds would keep an idle engine half busy: after each token
+#: vLLM spins for a second. What freezes meanwhile is found by its first request, which then still has its whole time.
+IDLE_FRESH_S: Final = 10.0
 #: The most that one look may add to an engine's stillness.
 LONGEST_LOOK_S: Final = 0.5
 
@@ -42,6 +45,7 @@ class EngineView:
     still_s: float
     longest_prefill_s: float
     stall_after_s: float
+    idle: bool = False
 
     @property
     def stall_limit_s(self) -> float:
@@ -53,4 +57,4 @@ def judge(view: EngineView) -> Verdict:
     """``stalled`` with work that does not move, ``alive`` with fresh tokens, else ``ask`` for one."""
     if view.still_s > view.stall_limit_s:
         return "stalled"
-    return "alive" if view.now_s - view.last_token_s <= FRESH_S else "ask"
+    return "alive" if view.now_s - view.last_token_s <= (IDLE_FRESH_S if view.idle else FRESH_S) else "ask"

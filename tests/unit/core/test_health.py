@@ -27,6 +27,11 @@ def test_the_verdict(token_age_s: float, still_s: float, prefill_s: float, verdi
     assert judge(EngineView(0.0, -token_age_s, still_s, prefill_s, 3.0)) == verdict
 
 
+@pytest.mark.parametrize(("token_age_s", "verdict"), [(10.0, "alive"), (10.001, "ask")])
+def test_an_idle_engine_is_asked_seldom(token_age_s: float, verdict: str) -> None:
+    assert judge(EngineView(0.0, -token_age_s, 0.0, 0.0, 3.0, idle=True)) == verdict
+
+
 def test_the_limit_is_the_floor_and_the_longest_prefill() -> None:
     assert EngineView(0.0, 0.0, 0.0, 4.5, 3.0).stall_limit_s == 7.5
 
