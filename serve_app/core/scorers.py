@@ -74,8 +74,14 @@ SCORERS: Final[dict[str, Scorer]] = {
 
 
 def wait_ms_of(target: Target) -> float | None:
-    """The queue wait as far as anything tells: of those that got a slot lately, and of the one that waits longest."""
+    """The queue wait as far as anything tells: of those that got a slot lately, and of the one that waits longest.
+
+    Where slots are free and nobody waits, the queue that others waited in is over: who was over the limit for as long
+    as that is remembered would stay empty meanwhile, and the others would be over it next.
+    """
     load = target.load
+    if load.waiting == 0 and load.running is not None and load.running < target.slots:
+        return load.oldest_wait_ms or 0.0
     served, waits = load.queue_wait_p95_ms, load.oldest_wait_ms
     if served is None or waits is None:
         return waits if served is None else served

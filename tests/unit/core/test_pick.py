@@ -49,8 +49,8 @@ def test_a_full_target_has_no_headroom_but_is_not_below_zero() -> None:
 
 def test_the_limit_itself_counts_as_busy() -> None:
     busy, dear = (
-        target("a", load=Load(250.0, waiting=0, running=0)),
-        target("b", gpu_hour_usd=9.0, load=Load(249.9, waiting=0, running=0)),
+        target("a", load=Load(250.0, waiting=1, running=0)),
+        target("b", gpu_hour_usd=9.0, load=Load(249.9, waiting=1, running=0)),
     )
     assert [t.region for t in choose(busy, dear).order] == ["b", "a"]
 
@@ -128,6 +128,20 @@ def test_rte_10_a_session_does_not_follow_what_one_router_knows() -> None:
 def test_the_one_that_waits_longest_tells_of_a_queue_that_does_not_move() -> None:
     stuck = target("a", load=Load(queue_wait_p95_ms=5.0, oldest_wait_ms=800.0))
     assert [t.region for t in choose(stuck, target("b", gpu_hour_usd=9.0)).order] == ["b", "a"]
+
+
+@pytest.mark.parametrize(
+    ("load", "first"),
+    [
+        (Load(900.0, 0.0, waiting=0, running=3), "a"),
+        (Load(900.0, 0.0, waiting=1, running=3), "b"),
+        (Load(900.0, 0.0, waiting=0, running=4), "b"),
+        (Load(900.0, 300.0, waiting=0, running=3), "b"),
+        (Load(900.0, 0.0), "b"),
+    ],
+)
+def test_a_queue_that_is_over_is_not_held_against_who_has_room(load: Load, first: str) -> None:
+    assert choose(target("a", load=load), target("b", gpu_hour_usd=9.0)).order[0].region == first
 
 
 @pytest.mark.parametrize(
@@ -313,7 +327,7 @@ def test_the_best_at_home_is_not_drawn_for() -> None:
     assert shares(target("a", load=free(1)), target("b", load=free(1))) == {"a": 1.0, "b": 0.0}
     # Where it is not, it counts as much as all others together, as far as it has room.
     few = [target(r, load=free(1)) for r in "bcd"]
-    found = shares(target("a", load=Load(100.0, waiting=0, running=2)), *few)
+    found = shares(target("a", load=Load(100.0, waiting=1, running=1)), *few)
     assert 0.3 < found["a"] < 0.5
     assert found["b"] == pytest.approx(found["c"], abs=0.01)
     assert shares(target("a", load=Load(100.0, waiting=0, running=4)), *few)["a"] < 0.05
