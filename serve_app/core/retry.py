@@ -35,13 +35,13 @@ SAME_TARGET: Final[frozenset[Reason]] = frozenset(
 class RetryBudget:
     """Each request earns ``ratio`` of a retry, each retry costs one; ``burst`` is the most that can be saved.
 
-    A Router begins with ``saved``, so that its first requests are not without help. The burst is what traffic before
-    has earned: enough for the streams that one lost replica leaves without a first byte.
+    The burst is enough for the streams that one lost replica or region leaves without a first byte. A Router begins
+    with all of it: a region may be lost in its first minute, too.
     """
 
     ratio: float = 0.2
     burst: float = 50.0
-    saved: float = 10.0
+    saved: float = 50.0
 
     def earn(self) -> None:
         self.saved = min(self.burst, self.saved + self.ratio)

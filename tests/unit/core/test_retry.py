@@ -69,7 +69,7 @@ def test_rte_21_retries_are_a_fifth_of_traffic_and_what_a_router_begins_with(spe
 
 def test_a_budget_is_spent_whole_and_earned_in_fifths() -> None:
     budget = RetryBudget()
-    assert [budget.spend() for _ in range(11)] == [True] * 10 + [False]
+    assert [budget.spend() for _ in range(51)] == [True] * 50 + [False]
     for _ in range(4):
         budget.earn()
     assert budget.spend() is False
