@@ -15,8 +15,9 @@ from serve_app.edge.serve_rest import BROKEN, AppStatus, ServeRestError
 
 log = logging.getLogger("ray.serve")
 
-#: How often it is looked whether somebody else has changed the config.
-LOOK_S: Final = 5.0
+#: How often it is looked whether somebody else has changed the config. Who removes this very app leaves it the few
+#: seconds of a graceful stop to be seen and undone.
+LOOK_S: Final = 2.0
 POLL_S: Final = 1.0
 #: How long new applications may take until they run; a large model takes minutes to load.
 RUNNING_LIMIT_S: Final = 900.0

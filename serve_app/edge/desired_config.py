@@ -117,7 +117,7 @@ class ConfigWriter:
         self.desired = self._kept()
         if self.desired is not None:
             return
-        deployed, _ = self._read()
+        deployed, _, _ = self._read()
         if deployed:
             self._keep(Desired(deployed))
 
@@ -138,10 +138,10 @@ class ConfigWriter:
             ServeRestError: when Serve does not answer, or refuses.
         """
         assert self.desired is not None
-        deployed, _ = self._read()
+        deployed, _, vague = self._read()
         wanted = self.desired.applications
-        # A Serve that knows no configs at all has lost its store for a moment.
-        if not deployed:
+        # A Serve that runs an application and does not know its config has lost its store for a moment.
+        if not vague.isdisjoint(wanted):
             return []
         if not self.desired.confirmed:
             # A put of our own, of which it is not known whether it came through.
@@ -164,7 +164,7 @@ class ConfigWriter:
         self._keep(replace(desired, confirmed=False))
         self._rest.put_config({**top, "applications": list(desired.applications.values())})
         # As Serve tells it: what it adds of its own is no foreign change.
-        deployed, _ = self._read()
+        deployed, _, _ = self._read()
         self._keep(Desired(deployed, desired.revision))
 
     def fulfils(self, revision: str) -> None:
@@ -178,17 +178,17 @@ class ConfigWriter:
         Raises:
             ServeRestError: when Serve does not answer.
         """
-        return self._read()[1]
+        _, states, _ = self._read()
+        return states
 
-    def _read(self) -> tuple[dict[str, dict[str, Any]], dict[str, AppStatus]]:
+    def _read(self) -> tuple[dict[str, dict[str, Any]], dict[str, AppStatus], frozenset[str]]:
+        """Configs and states by application, and the applications that run without a config that Serve knows."""
         details = self._rest.details()
-        apps = details.get("applications") or {}
-        deployed = {
-            name: app["deployed_app_config"]
-            for name, app in apps.items()
-            if app.get("deployed_app_config") is not None and app.get("status") != "DELETING"
-        }
-        return deployed, {status.name: status for status in statuses(details)}
+        staying = {n: a for n, a in (details.get("applications") or {}).items() if a.get("status") != "DELETING"}
+        configs = {name: app.get("deployed_app_config") for name, app in staying.items()}
+        deployed = {name: config for name, config in configs.items() if config is not None}
+        states = {status.name: status for status in statuses(details)}
+        return deployed, states, frozenset(configs.keys() - deployed.keys())
 
     def _keep(self, desired: Desired) -> None:
         self.desired = desired

@@ -41,13 +41,12 @@ def healths(snapshot: dict[str, Any]) -> set[str]:
 
 
 def test_the_router_learns_health_and_load_from_reports(region: StubRegion) -> None:
-    snapshot = until(region, lambda s: healths(s) == {"healthy"})
-    chat, doc = snapshot["targets"]
+    # Two replicas of 64 slots, each with its own report; one of one slot.
+    snapshot = until(region, lambda s: [t["slots"] for t in s["targets"]] == [128, 1] and healths(s) == {"healthy"})
     assert snapshot["epoch"] > 0
-    # Two replicas of 64 slots; one of one slot.
-    assert [(t["agent"], t["slots"], t["load"]["waiting"], t["load"]["running"]) for t in (chat, doc)] == [
-        ("qwen-chat", 128, 0, 0),
-        ("qwen-doc", 1, 0, 0),
+    assert [(t["agent"], t["load"]["waiting"], t["load"]["running"]) for t in snapshot["targets"]] == [
+        ("qwen-chat", 0, 0),
+        ("qwen-doc", 0, 0),
     ]
     (view,) = snapshot["regions"]
     assert (view["name"], view["health"], view["drained"]) == ("cloud-a", "healthy", False)
@@ -93,6 +92,16 @@ def test_a_foreign_change_of_the_serve_config_is_put_back_and_counted(region: St
     while put_back_count(region) != 1.0:
         assert time.monotonic() < deadline_s, region.metrics()[-2000:]
         time.sleep(0.5)
+
+
+def test_even_who_removes_everything_has_it_put_back(region: StubRegion) -> None:
+    before = {app.name for app in region.rest.status()}
+    region.rest.put_config({"applications": []})
+    deadline_s = time.monotonic() + 90.0
+    while {app.name for app in region.rest.status() if app.status == "RUNNING"} != before:
+        assert time.monotonic() < deadline_s, region.rest.status()
+        time.sleep(0.2)
+    until(region, lambda s: healths(s) == {"healthy"}, 60.0)
 
 
 def test_a_killed_region_agent_costs_no_request_and_its_successor_is_heard(region: StubRegion) -> None:

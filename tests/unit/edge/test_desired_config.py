@@ -103,11 +103,36 @@ def test_a_foreign_change_is_put_back_once(change: Callable[[Any], Any], names: 
     assert made.put_back(TOP) == [] and len(serve.puts) == 1
 
 
-def test_a_serve_that_knows_no_configs_for_a_moment_is_left_alone() -> None:
+def test_a_serve_that_knows_no_configs_for_a_moment_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     serve = FakeServe({"grix": app("grix")})
     made = writer(serve)
-    serve.apps = {}
+    vague = {"grix": {"status": "RUNNING", "deployed_app_config": None}}
+    monkeypatch.setattr(serve, "details", lambda: {"applications": vague})
     assert made.put_back(TOP) == [] and serve.puts == []
+
+
+@pytest.mark.parametrize("status", [None, "DELETING"])
+def test_who_removes_everything_has_it_put_back(monkeypatch: pytest.MonkeyPatch, status: str | None) -> None:
+    serve = FakeServe({"grix": app("grix"), "grix-region": app("grix-region")})
+    made = writer(serve)
+    left = {} if status is None else {n: {"status": status, "deployed_app_config": None} for n in serve.apps}
+    seen = iter([{"applications": left}])
+    details = serve.details
+    monkeypatch.setattr(serve, "details", lambda: next(seen, None) or details())
+    assert made.put_back(TOP) == ["grix", "grix-region"]
+    assert serve.puts == [["grix", "grix-region"]]
+
+
+def test_an_app_that_somebody_runs_without_a_config_hinders_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    serve = FakeServe({"grix": app("grix")})
+    made = writer(serve)
+    serve.apps["grix"]["args"] = 1
+    told = serve.details()
+    told["applications"]["stranger"] = {"status": "RUNNING", "deployed_app_config": None}
+    seen = iter([told])
+    details = serve.details
+    monkeypatch.setattr(serve, "details", lambda: next(seen, None) or details())
+    assert made.put_back(TOP) == ["grix"]
 
 
 def test_nothing_is_taken_from_a_serve_that_does_not_answer() -> None:
