@@ -20,8 +20,9 @@ def _notch(value: float | None, unit: float) -> int | None:
     return None if value is None else int(2.0 * math.log2(1.0 + value / unit))
 
 
-def _tenth(value: float | None) -> int | None:
-    return None if value is None else round(value * 10)
+def _tenth(ratio: float | None) -> int | None:
+    """A ratio in tenths; what is far above 1 is none, and all of it is the same."""
+    return None if ratio is None else round(min(ratio, 2.0) * 10)
 
 
 def coarse(load: Load) -> Hashable:

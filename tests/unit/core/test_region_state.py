@@ -348,3 +348,9 @@ def test_a_breaker_that_opens_or_ends_is_seen_without_another_report() -> None:
     made.router(RouterReport("r", trips=(Trip(target, 2.0, "x"),)), 0.1)
     states = [found(made.snapshot_for("r", t), "cloud-b").breaker for t in (0.1, 2.0, 2.2)]
     assert states == ["open", "open", "probing"]
+
+
+def test_a_ratio_that_is_none_is_published_all_the_same() -> None:
+    made = core()
+    made.replica(push(kv_cache_used_ratio=1.7e308), 0.0)
+    assert made.snapshot_for("r", 0.0).targets[0].load.kv_cache_used_ratio == 1.7e308
