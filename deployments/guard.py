@@ -71,6 +71,15 @@ def kill(processes: set[Process]) -> None:
                 os.kill(pid, signal.SIGKILL)
 
 
+def step_back(processes: set[Process], nice: int) -> None:
+    """Lowers the priority of all threads of these processes; the ones they start later inherit it."""
+    for pid, _ in processes:
+        # A thread that ends meanwhile, or a whole process.
+        with contextlib.suppress(OSError):
+            for thread in Path(f"/proc/{pid}/task").iterdir():
+                os.setpriority(os.PRIO_PROCESS, int(thread.name), nice)
+
+
 class Guard:
     """The replica's end: starts the guard, sends beats, and replaces it when it died."""
 

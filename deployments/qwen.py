@@ -16,17 +16,20 @@ import ray
 from ray import serve
 
 from deployments.engine_watch import EngineWatch
-from deployments.guard import Guard
+from deployments.guard import Guard, step_back
 from deployments.region_handle import RegionAway, RegionHandle
 from deployments.vllm_adapter import Vllm
 from serve_app.core.reports import FRESH_S, ReplicaReport
 from serve_app.edge.model_files import local_model
-from serve_app.edge.serve_config import RESOURCES_VARIABLE
+from serve_app.edge.serve_config import RESOURCES_VARIABLE, THREADS_VARIABLE
 from serve_app.ports import Accepted, AgentCall, Packet
 
 log = logging.getLogger("ray.serve")
 
 PUSH_S: Final = 1.0
+#: An engine on CPU takes every core it is given; Routers, beats and reports of the same machine go before it, or a
+#: region that is only busy would look dead.
+ENGINE_NICE: Final = 5
 #: What arrives later is no data any more; on a busy machine, where reports matter most, they take their time.
 PUSH_LIMIT_S: Final = FRESH_S
 #: A report does not wait longer for the engine's proof.
@@ -45,6 +48,8 @@ class QwenAgent:
         guard = Guard()
         self._vllm = await Vllm.start(args["agent"], str(model), args["engine"], resources)
         await asyncio.to_thread(guard.settle)
+        if THREADS_VARIABLE in os.environ:
+            step_back(guard.engine(), ENGINE_NICE)
         self._watch = EngineWatch(args["agent"], self._vllm.llm, guard)
         self._watching = asyncio.create_task(self._watch.run())
         self._offered_spilled_rps: float | None = None

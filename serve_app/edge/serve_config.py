@@ -14,6 +14,8 @@ from serve_app.edge.model_files import as_model_path, hub_revision, model_digest
 
 #: Environment variable that carries engine options which are not in the engine digest.
 RESOURCES_VARIABLE: Final = "GRIX_ENGINE_RESOURCES"
+#: vLLM's variable for the threads of an engine on CPU; no other engine has it.
+THREADS_VARIABLE: Final = "VLLM_CPU_OMP_THREADS_BIND"
 #: Router and gateway do their own admission; Serve's default of 5 would be a hidden one.
 INGRESS_ONGOING: Final = 10_000
 #: Requests that may wait in the proxy while every Router is full; by default there is no bound.
@@ -86,7 +88,7 @@ def _actor(spec: schema.AgentSpec, model_path: str) -> dict[str, Any]:
     threads = spec.engine.cpu_threads
     environment |= {
         # Unpinned: "auto" binds every engine of a machine to the same cores.
-        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+        THREADS_VARIABLE: "nobind",
         "OMP_NUM_THREADS": str(threads),
         # Eager means eager: log-probabilities would else compile a kernel at the first request, with a compiler that a
         # fresh machine does not have.

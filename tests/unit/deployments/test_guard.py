@@ -139,3 +139,32 @@ def test_resource_trackers_are_spared(tmp_path: Path) -> None:
     finally:
         tracker.kill()
         tracker.wait()
+
+
+def test_all_threads_of_an_engine_step_back_and_those_they_start_later() -> None:
+    script = (
+        "import threading, time, sys\n"
+        "threading.Thread(target=time.sleep, args=(60,), daemon=True).start()\n"
+        "print('up', flush=True); sys.stdin.readline()\n"
+        "threading.Thread(target=time.sleep, args=(60,), daemon=True).start()\n"
+        "print('more', flush=True); time.sleep(60)\n"
+    )
+    process = subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    try:
+        assert process.stdin is not None and process.stdout is not None
+        process.stdout.readline()
+        guard.step_back({(process.pid, "")}, 5)
+        process.stdin.write(b"\n")
+        process.stdin.flush()
+        process.stdout.readline()
+        threads = [int(thread.name) for thread in Path(f"/proc/{process.pid}/task").iterdir()]
+        assert [os.getpriority(os.PRIO_PROCESS, thread) for thread in threads] == [5, 5, 5]
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_who_ended_meanwhile_is_nobody_to_step_back() -> None:
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    guard.step_back({(process.pid, "")}, 5)
