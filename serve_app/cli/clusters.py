@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 LEAST_CPUS: Final = 4
 POLL_S: Final = 0.5
-CLUSTER_LIMIT_S: Final = 90.0
+CLUSTER_LIMIT_S: Final = 180.0
 TAIL_CHARS: Final = 3000
 
 #: Whether what a cluster runs is well, and what it says about it.

@@ -8,7 +8,7 @@ from typing import Any, Final
 from serve_app.cli import control, regions
 from serve_app.cli.drill_faults import FAULTS, Fault
 from serve_app.cli.drill_scene import Scene
-from serve_app.cli.drill_stream import Entry, Stream, agent_of, records_of, with_retries
+from serve_app.cli.drill_stream import CALM_RATE_RPS, RATE_RPS, Entry, Stream, agent_of, records_of, with_retries
 from serve_app.cli.drill_watch import Watch
 from serve_app.cli.say import BAD_USAGE, FAILED, OK, Failed, Progress, note, out, out_json
 from serve_app.cli.state import Home
@@ -138,8 +138,9 @@ def _strike(fault: Fault, stream: Stream, scene: Scene, *, restores: bool) -> Ti
         restore_s = time.monotonic()
         if restores:
             scene.progress.tell(f"{scene.region}: the fault is removed")
+            stream.rate_rps = CALM_RATE_RPS
             fault.restore()
-            stream.gone = frozenset()
+            stream.rate_rps, stream.gone = RATE_RPS, frozenset()
     return Times(fault_s, restore_s, time.monotonic())
 
 

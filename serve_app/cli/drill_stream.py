@@ -18,8 +18,9 @@ from serve_app.cli.client import Client
 from serve_app.cli.say import Failed
 from serve_app.core.drill_verdict import Asked, Ending
 
-#: What two cores carry beside a Ray cluster that starts again.
-RATE_RPS: Final = 4.0
+RATE_RPS: Final = 6.0
+#: While a cluster starts again: two cores cannot do both.
+CALM_RATE_RPS: Final = 2.0
 #: A request without an end after this long hangs.
 PATIENCE_S: Final = 30.0
 CONNECT_S: Final = 3.0
@@ -75,7 +76,7 @@ class Stream:
     """Runs in a thread of its own. ``gone`` are entries that the drill has ended: what fails there lost its entry."""
 
     def __init__(self, entries: list[Entry], rate_rps: float = RATE_RPS, patience_s: float = PATIENCE_S) -> None:
-        self._entries, self._rate_rps, self._patience_s = entries, rate_rps, patience_s
+        self._entries, self.rate_rps, self._patience_s = entries, rate_rps, patience_s
         self._ending = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), daemon=True)
         self._prefix = f"drill-{secrets.token_hex(4)}"
@@ -106,7 +107,7 @@ class Stream:
             while not self._ending.is_set():
                 running.create_task(self._request(session, self._count))
                 self._count += 1
-                next_s += 1.0 / self._rate_rps
+                next_s += 1.0 / self.rate_rps
                 await asyncio.sleep(max(0.0, next_s - time.monotonic()))
 
     async def _request(self, session: aiohttp.ClientSession, number: int) -> None:
