@@ -34,7 +34,7 @@ def affinity(setup: Setup) -> Result:
         world.tally.turns = {}
         world.run(((r.at_s, r) for r in load), end_s)
         rows[variant] = _figures(world)
-        if keep:
+        if use:
             hits = rows[variant]["same region"]
             promises.append(Promise(f"turns answered where the last one was, {variant}", hits, "at least", LEAST_HITS))
     notes = (f"load: {name}", "one prefix cache a region: which replica inside a region has a prefix is not simulated")
