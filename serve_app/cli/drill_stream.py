@@ -18,9 +18,9 @@ from serve_app.cli.client import Client
 from serve_app.cli.say import Failed
 from serve_app.core.drill_verdict import Asked, Ending
 
-RATE_RPS: Final = 6.0
+RATE_RPS: Final = 3.0
 #: While a cluster starts again: two cores cannot do both.
-CALM_RATE_RPS: Final = 2.0
+CALM_RATE_RPS: Final = 1.0
 #: A request without an end after this long hangs.
 PATIENCE_S: Final = 30.0
 CONNECT_S: Final = 3.0
