@@ -151,14 +151,14 @@ def test_a_drained_region_gets_nothing_new_and_comes_back(federation: Federation
 def test_what_a_federation_adds_listens_on_loopback_and_wants_a_certificate(federation: Federation) -> None:
     state = json.loads((federation.folder / ".grix/state.json").read_text())
     told: dict[str, set[str]] = {}
-    for record in (state["coordinator"], state["links"]):
+    for record in (state["coordinator"], state["links"], federation.a.record):
         for one in sockets(record):
             assert one.kind == "replica-grpc" or is_loopback(one.ip)
             # A line that nobody listens at the end of is reset; that is no answer.
-            if one.kind in ("coordinator", "coordinator-metrics", "relay"):
+            if one.kind in ("coordinator", "coordinator-metrics", "relay", "gateway"):
                 told.setdefault(one.kind, set()).add(STRANGER[one.kind](one.port))
         assert {one.kind for one in sockets(record)} <= set(documented())
-    assert told == {kind: {documented()[kind]} for kind in ("coordinator", "coordinator-metrics", "relay")}
+    assert told == {kind: {documented()[kind]} for kind in ("coordinator", "coordinator-metrics", "relay", "gateway")}
 
 
 def test_an_overload_spills_and_nobody_spills_it_again(federation: Federation) -> None:

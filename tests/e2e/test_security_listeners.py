@@ -195,7 +195,7 @@ STRANGER: Final[dict[str, Callable[[int], str]]] = {
 def test_every_listener_is_documented(region: LiveRegion) -> None:
     found = {one.kind for one in sockets(region.record)}
     assert found - set(documented()) == set()
-    assert {"entry", "gcs", "dashboard", "agent-http", "node-manager", "worker", "engine", "gateway"} <= found
+    assert {"entry", "gcs", "dashboard", "agent-http", "node-manager", "worker", "engine"} <= found
 
 
 def test_every_listener_off_loopback_wants_a_secret(region: LiveRegion) -> None:
