@@ -8,7 +8,7 @@ export PYTHON
 setup:            ## make .venv with everything, once
 	@bash .ci/setup
 
-demo: setup       ## one region up, a tour in six languages, region down (KEEP=1 leaves it up)
+demo: setup       ## two regions up, a tour in six languages, failures, all down (KEEP=1 leaves them up)
 	@$(VENV)/grix demo $(if $(KEEP),--keep,)
 
 test: setup       ## every test, on a real region where it matters
