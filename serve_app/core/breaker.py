@@ -25,7 +25,9 @@ OPEN_S: Final = 30.0
 LEND_S: Final = 10.0
 #: The Router that let its probe lapse leaves it to the others for so long.
 PASS_OVER_S: Final = 1.0
-#: One lost replica takes all its calls along at once, and Serve has already taken it out: that is one failure.
+#: One lost replica, or one line that was cut, takes all its calls along at once, and Serve or the missing beats have
+#: already taken it out: that is one failure.
+LOST: Final[frozenset[Reason]] = frozenset({"replica_lost", "peer_silent"})
 LOSS_S: Final = 1.0
 #: A target that nobody has asked for so long since its cool-down is forgotten.
 FORGET_S: Final = 300.0
@@ -144,7 +146,7 @@ class RouterBreakers:
             self.rejected(target_id, probe=probe)
             return None
         own = self._own.setdefault(target_id, _Own())
-        if reason == "replica_lost" and not probe:
+        if reason in LOST and not probe:
             if own.lost_s is not None and now_s - own.lost_s < LOSS_S:
                 return None
             own.lost_s = now_s

@@ -22,7 +22,8 @@ SHORT_BYTES = 200
 
 def secrets_of(region: LiveRegion) -> dict[str, str]:
     """Every secret of the region by its file, found by being private and short: a new one is included."""
-    folders = [Path(region.record["key_file"]).parent, Path(region.record["temp_dir"])]
+    record = region.record
+    folders = [Path(record["key_file"]).parent, Path(record["token_file"]).parent, Path(record["temp_dir"])]
     found = {}
     for file in (f for folder in folders for f in folder.iterdir() if f.is_file() and f.stat().st_size <= SHORT_BYTES):
         text = file.read_text(errors="replace").strip()

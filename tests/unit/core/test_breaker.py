@@ -79,13 +79,14 @@ def test_rte_16_rte_24_what_is_not_a_failure_counts_nothing(reason: Reason) -> N
     assert len(breakers) == 0
 
 
-def test_one_lost_replica_is_one_failure_however_many_streams_it_had() -> None:
+@pytest.mark.parametrize("reason", ["replica_lost", "peer_silent"])
+def test_one_loss_is_one_failure_however_many_streams_it_had(reason: Reason) -> None:
     breakers = RouterBreakers()
-    assert fail(breakers, 16, reason="replica_lost") == []
+    assert fail(breakers, 16, reason=reason) == []
     # Nor do others hear of more.
     assert breakers.report("r", 100.0).outcomes == {T: Outcomes(0, 1)}
     # Ten losses, a second apart, are ten.
-    trips = [trip for i in range(1, 10) for trip in fail(breakers, 3, 100.0 + i, "replica_lost")]
+    trips = [trip for i in range(1, 10) for trip in fail(breakers, 3, 100.0 + i, reason)]
     assert len(trips) == 1
 
 
