@@ -48,7 +48,7 @@ def test_no_secret_is_in_any_file_but_its_own(region: LiveRegion) -> None:
 
 def test_no_secret_is_in_a_command_line_or_an_environment(region: LiveRegion) -> None:
     own = secrets_of(region)
-    for process in processes(region):
+    for process in processes(region.record):
         try:
             seen = "\n".join([*process.cmdline(), *(f"{k}={v}" for k, v in process.environ().items())])
         except psutil.Error:
