@@ -6,6 +6,7 @@ import shutil
 import signal
 import tempfile
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -24,22 +25,23 @@ SLOW_RUN_S: Final = 0.3
 
 
 @dataclass(slots=True)
-class Fault:
+class Fault(ABC):
     """One kind of fault. ``hold_s`` is how long it stays before it is removed; ``entry_goes``: nobody answers there."""
 
     scene: Scene
     hold_s: float = 12.0
     entry_goes: bool = False
 
-    def prepare(self) -> None:
+    def prepare(self) -> None:  # noqa: B027 - most faults need none
         """What takes time and is no fault yet."""
 
+    @abstractmethod
     def strike(self) -> None:
-        raise NotImplementedError
+        """The fault itself."""
 
+    @abstractmethod
     def restore(self) -> None:
         """Makes the world whole again; returns when what was ended is back."""
-        raise NotImplementedError
 
 
 @dataclass(slots=True)
