@@ -9,27 +9,7 @@ from serve_app.core.region_facts import FleetFacts, RegionFacts
 from serve_app.core.region_state import RegionCore
 from serve_app.core.reports import FleetRegion, PeerView, Plan, RegionState, ReplicaReport, TargetReport
 from serve_app.core.snapshots import Load
-from serve_app.core.table import Agent, Timeouts
-
-
-def agent(name: str, **changes: Any) -> Agent:
-    made = Agent(
-        name=name,
-        engine_agent=name,
-        app=f"{name}--12345678",
-        engine_digest="e" * 64,
-        release="abcdef123456" + "0" * 52,
-        duty="chat",
-        max_model_len=1000,
-        slots=4,
-        min_replicas=1,
-        max_queue_ms=250,
-        priority=100,
-        max_tokens_default=100,
-        timeouts=Timeouts(),
-    )
-    return replace(made, **changes)
-
+from tests.fakes import agent
 
 CHAT = agent("qwen-chat", release="a" * 64)
 DOC = agent("qwen-doc", engine_agent="qwen-chat", app=CHAT.app, release="b" * 64)

@@ -229,6 +229,8 @@ async def start_server(
     except RuntimeError:
         raise TlsError(f"{listen}: another process took it a moment ago") from None
     await server.start()
+    if listen.rpartition(":")[0].strip("[]") in ("", "::", "0.0.0.0"):
+        log.warning("port %d is open on EVERY interface; only certificates of the federation keep strangers out", port)
     return server, port
 
 
