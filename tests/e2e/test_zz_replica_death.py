@@ -39,7 +39,8 @@ def replicas(region: LiveRegion) -> dict[str, int]:
     except ServeRestError:
         # A machine whose cores all start an engine is slow to answer.
         return {}
-    rows = [r for name, app in apps.items() if name != "grix" for r in app["deployments"]["QwenAgent"]["replicas"]]
+    engines = [app["deployments"]["QwenAgent"] for app in apps.values() if "QwenAgent" in app["deployments"]]
+    rows = [r for engine in engines for r in engine["replicas"]]
     return {r["replica_id"]: r["pid"] for r in rows if r["state"] == "RUNNING"}
 
 
