@@ -14,8 +14,8 @@ demo: setup       ## two regions up, a tour in six languages, failures, all down
 test: setup       ## every test, on a real region where it matters
 	@$(VENV)/python -m pytest
 
-unit: setup       ## tests that need no region: under a minute
-	@$(VENV)/python -m pytest tests/unit tests/properties
+unit: setup       ## tests that need no region, two at a time: under a minute
+	@$(VENV)/python -m pytest -n 2 --dist worksteal tests/unit tests/properties
 
 lint: setup       ## ruff, layers, types
 	@$(VENV)/ruff check --no-cache .
