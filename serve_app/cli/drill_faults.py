@@ -18,10 +18,11 @@ from serve_app.cli.drill_scene import Scene, bring_back, send
 from serve_app.cli.say import Failed
 from serve_app.core.drill_verdict import Drill
 
-#: An engine that is slow on purpose stands still for so long, runs for so long, and again: a first token takes longer
-#: than what counts as slow, and never as long as what counts as stalled.
+#: An engine that is slow on purpose stands still for so long, runs for so long, and again: one first token in seven
+#: takes longer than what counts as slow, and none as long as what counts as stalled. Between two stops there is time
+#: for a few steps: processes of an engine that wake together need some to find each other.
 SLOW_STOP_S: Final = 1.9
-SLOW_RUN_S: Final = 0.3
+SLOW_RUN_S: Final = 0.8
 
 
 @dataclass(slots=True)

@@ -26,7 +26,9 @@ def sight_of(snapshot: Mapping[str, Any], region: str, agent: str, at_s: float) 
     if target is None:
         return Sight(at_s, out=True)
     usable = target["health"] in _USABLE and target["breaker"] == "closed" and not target["drained"]
-    return Sight(at_s, not usable, target["health"] == "slow", target["weight"], _detector(target))
+    # What is stale is a backup: it has no share, whatever its weight will be.
+    weight = None if target["health"] == "stale" else target["weight"]
+    return Sight(at_s, not usable, target["health"] == "slow", weight, _detector(target))
 
 
 def _detector(target: Mapping[str, Any]) -> Detector:

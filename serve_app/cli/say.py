@@ -38,14 +38,17 @@ def out_json(value: Any) -> None:
 
 
 class Progress:
-    """Lines with the seconds since the start: at each change, and every few seconds without one."""
+    """Lines with the seconds since the start: at each change, and every few seconds without one.
+
+    What is told of several regions at once begins with their names, and each has changes of its own.
+    """
 
     REPEAT_S: Final = 5.0
 
     def __init__(self, write: Callable[[str], None] = note, now_s: Callable[[], float] = time.monotonic) -> None:
         self._write, self._now_s = write, now_s
         self._began_s = now_s()
-        self._last: tuple[str, float] | None = None
+        self._last: dict[str, tuple[str, float]] = {}
 
     def elapsed_s(self) -> float:
         return self._now_s() - self._began_s
@@ -53,7 +56,9 @@ class Progress:
     def tell(self, text: str) -> None:
         """Writes ``text`` unless the same was written a moment ago."""
         now_s = self._now_s()
-        if self._last is not None and self._last[0] == text and now_s - self._last[1] < self.REPEAT_S:
+        subject = text.partition(":")[0]
+        before, at_s = self._last.get(subject, ("", now_s))
+        if before == text and now_s - at_s < self.REPEAT_S:
             return
-        self._last = (text, now_s)
+        self._last[subject] = (text, now_s)
         self._write(f"{now_s - self._began_s:6.1f} s  {text}")

@@ -47,7 +47,7 @@ class Asked:
 class Sight:
     """The region's target that the drill's requests want, as a region that survives sees it at one moment.
 
-    ``weight`` is ``None`` without a target. ``out``: no request is sent there.
+    ``weight`` is ``None`` without a target, and of one that is a backup only. ``out``: no request is sent there.
     """
 
     at_s: float

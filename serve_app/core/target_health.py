@@ -114,10 +114,9 @@ class Replicas:
         limit = CALM_RATIO if self._slow else 1.0
         if load.waiting is not None and load.waiting > limit * SLOW_WAITING * replicas:
             return f"{load.waiting} wait for {_counted(replicas)}"
-        # Who waited for a slot is no sign of a slow engine, and is remembered when the queue is long over.
-        engine_ms = (load.first_token_p95_ms or 0.0) - (load.queue_wait_p95_ms or 0.0)
-        if engine_ms > limit * SLOW_FIRST_TOKEN_MS:
-            return f"first token after {engine_ms:.0f} ms"
+        # With the wait for a slot in it: who is late under load gets less, whatever makes it late.
+        if load.first_token_p95_ms is not None and load.first_token_p95_ms > limit * SLOW_FIRST_TOKEN_MS:
+            return f"first token after {load.first_token_p95_ms:.0f} ms"
         return None
 
 
