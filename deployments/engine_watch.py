@@ -6,11 +6,14 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
 from typing import Final, Protocol
 
 from deployments.guard import Process, kill
 from serve_app.core.health import EngineView, Stillness, judge
+from serve_app.outcomes import STATUS, Reason
+from serve_app.ports import Failure, Head, Packet, Tail
 
 log = logging.getLogger("ray.serve")
 
@@ -19,6 +22,11 @@ LOOK_S: Final = 0.25
 #: What calls have to tell their failure to a Router before the process ends; without it Routers see a dead actor.
 LAST_WORDS_S: Final = 0.5
 ENGINE_LOST_EXIT: Final = 70
+#: Calls that fail one after the other, without a good one in between, until the engine is of no use: one that makes
+#: tokens when it is asked for one may still break each call.
+MOST_FAILED_IN_A_ROW: Final = 5
+#: What a call gets whose engine died, stands still, or breaks every call.
+LOST: Final = Failure("replica_lost", "The engine that ran this request was lost.")
 
 
 class Engine(Protocol):
@@ -63,6 +71,38 @@ class EngineWatch:
         #: Set when this replica has to end, and has a moment left to say so.
         self.ending = asyncio.Event()
         self._stillness = Stillness(time.monotonic())
+        self._failed_in_a_row = 0
+
+    @property
+    def _breaks_calls(self) -> bool:
+        return self._failed_in_a_row >= MOST_FAILED_IN_A_ROW
+
+    async def counted(self, packets: AsyncGenerator[Packet, None]) -> AsyncGenerator[Packet, None]:
+        """The packets of a call, which count how calls end; an engine that broke too many gets no more of them.
+
+        What is the caller's fault, was refused, or was left says nothing of the engine.
+        """
+        async with aclosing(packets):
+            if self._breaks_calls:
+                yield Head(failure=LOST), Tail("failed", failure=LOST)
+                return
+            try:
+                async for packet in packets:
+                    last = packet[-1]
+                    if isinstance(last, Tail):
+                        self._ended(last.failure.reason if last.failure is not None else None)
+                    yield packet
+            except Exception:
+                self._ended("internal")
+                raise
+
+    def _ended(self, reason: Reason | None) -> None:
+        if reason is None:
+            self._failed_in_a_row = 0
+        elif STATUS[reason].outcome == "failed":
+            self._failed_in_a_row += 1
+            if self._failed_in_a_row == MOST_FAILED_IN_A_ROW:
+                log.error("the engine of %s broke %d calls one after the other", self._agent, MOST_FAILED_IN_A_ROW)
 
     def _view(self, now_s: float) -> EngineView:
         return EngineView(
@@ -96,7 +136,9 @@ class EngineWatch:
         self._exit(ENGINE_LOST_EXIT)
 
     async def proof(self) -> bool:
-        """Whether the engine makes tokens: recent ones, else one asked for now."""
+        """Whether the engine makes tokens: recent ones, else one asked for now. Not if all that comes of it is broken."""
+        if self._breaks_calls:
+            return False
         view = self._view(time.monotonic())
         verdict = "stalled" if self._engine.dead else judge(view)
         return await self._engine.probe(view.stall_limit_s) if verdict == "ask" else verdict == "alive"

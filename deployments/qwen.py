@@ -73,7 +73,7 @@ class QwenAgent:
     async def call(self, call: AgentCall) -> AsyncIterator[Packet]:
         """One attempt: ``Accepted``, then the engine's frames. Closing it aborts the work."""
         yield (Accepted(call.target, call.release),)
-        async with aclosing(self._vllm.call(call)) as packets:
+        async with aclosing(self._watch.counted(self._vllm.call(call))) as packets:
             async for packet in packets:
                 yield packet
 
@@ -84,7 +84,7 @@ class QwenAgent:
     async def check_health(self) -> None:
         """Serve calls this every 2 s; raising takes the replica out and replaces it."""
         if not await self.probe():
-            raise RuntimeError(f"the engine of {self._args['agent']} gives no tokens")
+            raise RuntimeError(f"the engine of {self._args['agent']} gives no tokens, or breaks every call")
         if self._pushing.done():
             raise RuntimeError(f"this replica reports no more: {self._pushing.exception()!r}")
 

@@ -27,7 +27,8 @@ from vllm.v1.metrics.loggers import StatLoggerBase
 
 from deployments import tool_calls
 from deployments.engine_load import EngineLoad
-from deployments.vllm_failures import LOST, failure_of, plain, stream_failure
+from deployments.engine_watch import LOST
+from deployments.vllm_failures import failure_of, plain, stream_failure
 from deployments.watched_llm import WATCH, ContextTooLong, Watch, WatchedLLM
 from serve_app.core.prompting import inert_chat
 from serve_app.core.snapshots import Load

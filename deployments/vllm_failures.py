@@ -10,9 +10,6 @@ from vllm.entrypoints.serve.engine.protocol import ErrorResponse
 from serve_app.outcomes import Reason
 from serve_app.ports import Failure
 
-#: What a call gets whose engine died or stands still.
-LOST: Final = Failure("replica_lost", "The engine that ran this request was lost.")
-
 
 def plain(error: Exception) -> str:
     """A validation error as one line for a client: no trace, no class names, bounded."""

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 
 import pytest
 
 from deployments import engine_watch
-from deployments.engine_watch import ENGINE_LOST_EXIT, LOOK_S, EngineWatch
+from deployments.engine_watch import ENGINE_LOST_EXIT, LOOK_S, LOST, MOST_FAILED_IN_A_ROW, EngineWatch
 from deployments.guard import Process
+from serve_app.outcomes import Reason
+from serve_app.ports import Body, Failure, Head, Packet, Tail
 
 
 @dataclass
@@ -157,3 +160,59 @@ async def test_a_proof_that_is_late_has_not_failed_until_it_has() -> None:
     go.set()
     assert await stage.watch.proven(1.0) is False
     assert len(stage.engine.probed_s) == 1
+
+
+#: How a call of the engine ends: well, with a failure, or with an exception.
+End = Reason | Exception | None
+GOOD: list[Packet] = [(Head(max_tokens=4), Body(b"x")), (Tail("success"),)]
+
+
+async def ends(end: End) -> AsyncGenerator[Packet, None]:
+    yield (Head(max_tokens=4), Body(b"x"))
+    if isinstance(end, Exception):
+        raise end
+    failure = None if end is None else Failure(end, "said")
+    yield (Tail("success" if failure is None else "failed", failure=failure),)
+
+
+async def heard(stage: Stage, *calls: End) -> list[Packet]:
+    """The packets of the last of some calls."""
+    packets: list[Packet] = []
+    for end in calls:
+        packets = []
+        try:
+            async for packet in stage.watch.counted(ends(end)):
+                packets.append(packet)
+        except RuntimeError as error:
+            assert error is end
+    return packets
+
+
+@pytest.mark.parametrize("end", ["upstream_failed", "upstream_invalid", RuntimeError("broken")])
+async def test_an_engine_that_makes_tokens_but_breaks_each_call_is_of_no_more_use(end: End) -> None:
+    stage = Stage(last_token_s=1e18)
+    await heard(stage, *[end] * (MOST_FAILED_IN_A_ROW - 1))
+    assert await stage.watch.proof() is True
+    assert await heard(stage, None, *[end] * (MOST_FAILED_IN_A_ROW - 1), None) == GOOD
+    await heard(stage, *[end] * MOST_FAILED_IN_A_ROW)
+    assert (await stage.watch.proof(), await stage.watch.proven(1.0)) == (False, False)
+    assert await heard(stage, None) == [(Head(failure=LOST), Tail("failed", failure=LOST))]
+
+
+@pytest.mark.parametrize("end", ["bad_request", "context_length", "overloaded", "queue_timeout"])
+async def test_what_a_caller_did_wrong_and_what_is_refused_says_nothing_of_the_engine(end: Reason) -> None:
+    stage = Stage(last_token_s=1e18)
+    await heard(stage, *[end] * 20)
+    assert await stage.watch.proof() is True
+    assert await heard(stage, *["upstream_failed", end] * (MOST_FAILED_IN_A_ROW - 1), None) == GOOD
+    await heard(stage, *["upstream_failed", end] * MOST_FAILED_IN_A_ROW)
+    assert await stage.watch.proof() is False
+
+
+async def test_a_call_that_is_left_says_nothing_of_the_engine() -> None:
+    stage = Stage(last_token_s=1e18)
+    for _ in range(20):
+        packets = stage.watch.counted(ends("upstream_failed"))
+        await anext(packets)
+        await packets.aclose()
+    assert await stage.watch.proof() is True
