@@ -102,12 +102,15 @@ class Promise:
 
 
 RECOVERED_S: Final = 30.0
+#: Who waits longer than this for a first byte while a fault is there was disturbed by it, tried again or not.
+LATE_S: Final = 3.0
 PROMISES: Final[Mapping[Drill, Promise]] = {
     "kill-region": Promise(True, failover_p95_s=3.0, recovered_s=RECOVERED_S, lost_entry=True),
     "partition": Promise(True, failover_p95_s=3.0, recovered_s=RECOVERED_S),
     "half-partition": Promise(False, failed_mid_stream=0),
     "stall": Promise(True, detected_s=5.0, recovered_s=RECOVERED_S),
-    "slow": Promise(False, failed_mid_stream=0, becomes_slow=True),
+    # It goes on answering, late, for as long as it is made slow: nothing fails over.
+    "slow": Promise(False, failover_s=None, failed_mid_stream=0, becomes_slow=True),
     "kill-coordinator": Promise(False, failed_mid_stream=0),
     "kill-replica": Promise(None),
     "bad-cert": Promise(True, recovered_s=RECOVERED_S),
@@ -148,15 +151,29 @@ def _detected(sights: Sequence[Sight], times: Times, *, slow: bool) -> Sight | N
 def _failover_s(entered: Iterable[Asked], times: Times) -> float:
     """From the fault until every request was served again: the last one that the fault had disturbed.
 
-    A disturbed one had to be tried again or failed; it is over with its first byte, or with its end where none came.
-    Zero when nobody was disturbed.
+    A disturbed one had to be tried again, failed, or waited too long; it is over with its first byte, or with its end
+    where none came. Zero when nobody was disturbed.
     """
     disturbed = [
-        a.first_s if a.first_s is not None and a.ending == "whole" else a.ended_s
+        _served_s(a)
         for a in entered
-        if a.began_s < times.restore_s and a.ended_s >= times.fault_s and (a.retried or a.ending != "whole")
+        if a.began_s < times.restore_s and a.ended_s >= times.fault_s and (_has_failed_once(a) or _waited(a, times))
     ]
     return _rounded(max(disturbed, default=times.fault_s) - times.fault_s)
+
+
+def _served_s(asked: Asked) -> float:
+    return asked.first_s if asked.first_s is not None and asked.ending == "whole" else asked.ended_s
+
+
+def _has_failed_once(asked: Asked) -> bool:
+    return asked.retried or asked.ending != "whole"
+
+
+def _waited(asked: Asked, times: Times) -> bool:
+    """A wait that was over before the fault was not the fault's."""
+    served_s = _served_s(asked)
+    return served_s >= times.fault_s and served_s - asked.began_s > LATE_S
 
 
 def _recovered_s(sights: Sequence[Sight], times: Times) -> float | None:

@@ -70,10 +70,28 @@ def test_nobody_disturbed_is_a_failover_of_zero() -> None:
         (asked(began_s=90.0, retried=True, first_s=90.2, ended_s=99.9), 0.0),  # over before the fault
         (asked(began_s=106.0, retried=True, first_s=130.0, ended_s=130.1), 0.0),  # the fault was gone
         (asked(began_s=95.0, first_s=None, ending="hung", ended_s=125.0), 25.0),  # under way when it came
+        (asked(began_s=101.0, first_s=121.0, ended_s=121.5), 21.0),  # late, though never tried again
+        (asked(began_s=101.0, first_s=None, ended_s=121.0), 21.0),
+        (asked(began_s=101.0, first_s=104.0, ended_s=120.0), 0.0),  # as late as one may be; its stream is long
+        (asked(began_s=98.0, first_s=101.1, ended_s=101.2), 1.1),
+        (asked(began_s=95.0, first_s=99.9, ended_s=104.0), 0.0),  # had its first byte before the fault
+        (asked(began_s=106.0, first_s=116.0, ended_s=116.1), 0.0),
     ],
 )
 def test_who_was_disturbed_until_when(disturbed: Asked, failover_s: float) -> None:
     assert run_of(PROMISES["partition"], (WHOLE, disturbed), SIGHTS, TIMES).failover_s == failover_s
+
+
+def test_who_waits_for_twenty_seconds_breaks_the_promise_of_ten() -> None:
+    stream = (WHOLE, asked(began_s=100.5, first_s=120.5, ended_s=120.6))
+    run = run_of(PROMISES["partition"], stream, SIGHTS, TIMES)
+    assert broken(PROMISES["partition"], run, stream, SIGHTS, TIMES) == [
+        "served again after 20.5 s, promised 10 s always"
+    ]
+    # Whom nobody takes out may be late.
+    slow = (WELL, Sight(104.0, out=False, slow=True, weight=0.3), Sight(120.0, out=False, weight=1.0))
+    run = run_of(PROMISES["slow"], stream, slow, TIMES)
+    assert (run.failover_s, broken(PROMISES["slow"], run, stream, slow, TIMES)) == (20.5, [])
 
 
 def test_a_fault_that_nobody_noticed() -> None:
