@@ -111,6 +111,13 @@ class RegionCore:
         self._plan_s = now_s
         return True
 
+    def stood_still(self, late_s: float, now_s: float) -> None:
+        """Nothing ran here for ``late_s``: what could not be heard meanwhile is nobody's silence."""
+        for told in self._replicas.values():
+            told.stood_still(late_s, now_s)
+        self._views = {name: (min(now_s, at_s + late_s), view) for name, (at_s, view) in self._views.items()}
+        self._plan_s = min(now_s, self._plan_s + late_s)
+
     def _steady(self, view: PeerView) -> PeerView:
         """The view, with the very report and round trip of the one before where these are as good as the same."""
         if view.region not in self._views:
@@ -193,8 +200,6 @@ class RegionCore:
             return "unknown", "no beat yet"
         at_s, view = self._views[name]
         fault = f": {view.fault}" if view.fault else ""
-        if now_s - at_s > FRESH_S:
-            return "ejected", f"the gateway here has told nothing for {now_s - at_s:.1f} s"
         if view.silent_s is None:
             return "unknown", f"no beat yet{fault}"
         planned = self._plan.regions.get(name) if now_s - self._plan_s <= self._facts.plan_stale_s else None
@@ -206,6 +211,9 @@ class RegionCore:
             return "ejected", f"coordinator: {planned.why or 'failed'}"
         if view.state is None:
             return "unknown", f"beats without a report{fault}"
+        if now_s - at_s > FRESH_S:
+            # That our own gateway is mute says nothing of the peer: it is a backup, and comes back without a ramp.
+            return "stale", f"the gateway here has told nothing for {now_s - at_s:.1f} s"
         if view.state.age_s > FRESH_S:
             return "stale", f"its report is {view.state.age_s:.1f} s old"
         return view.state.health, view.state.why

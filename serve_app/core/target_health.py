@@ -86,6 +86,12 @@ class Replicas:
         for name in [n for n, (at_s, _) in self._reports.items() if now_s - at_s > FORGET_S]:
             del self._reports[name]
 
+    def stood_still(self, late_s: float, now_s: float) -> None:
+        """Who receives the pushes did nothing for ``late_s``."""
+        self._reports = {name: (min(now_s, at_s + late_s), report) for name, (at_s, report) in self._reports.items()}
+        if self._heard_s is not None:
+            self._heard_s = min(now_s, self._heard_s + late_s)
+
     def standing(self, now_s: float, *, may_sleep: bool) -> Standing:
         """Health and load now. ``may_sleep``: the engine may have no replicas, so that silence says nothing."""
         fresh = [report for at_s, report in self._reports.values() if now_s - at_s <= FRESH_S]

@@ -29,6 +29,8 @@ log = logging.getLogger("ray.serve")
 WATCH_S: Final = 2.0
 #: How often it is looked whether time alone has changed something: silence, a ramp, a lent probe.
 LOOK_S: Final = 0.1
+#: A look that comes so much later tells that this process stood still.
+LATE_S: Final = 0.5
 #: A snapshot with other numbers is never older.
 AGAIN_S: Final = 0.3
 #: Certificates that are not there yet are looked for this often.
@@ -55,7 +57,8 @@ class RegionService:
         folder: Path | None = None,
         on_put_back: Callable[[int], None] = lambda count: None,
     ) -> None:
-        self._now_s, self._jitter, self._nodes = now_s, jitter, nodes
+        self._clock_s, self._jitter, self._nodes = now_s, jitter, nodes
+        self._seen_s = now_s()
         self._epoch = int(unix_s())
         self._core: RegionCore | None = None
         self._settings: tuple[str, str, float] | None = None
@@ -123,6 +126,14 @@ class RegionService:
     def core(self) -> RegionCore:
         assert self._core is not None, "not configured yet"
         return self._core
+
+    def _now_s(self) -> float:
+        """The time now. Whoever asks for it after a standstill has not seen silence, be it a look or a push."""
+        now_s = self._clock_s()
+        late_s, self._seen_s = now_s - self._seen_s - LOOK_S, now_s
+        if late_s > LATE_S and self._core is not None:
+            self._core.stood_still(late_s, now_s)
+        return now_s
 
     # ---- what the region pushes ----
 

@@ -108,11 +108,37 @@ def test_a_peer_that_is_back_comes_by_the_ramp() -> None:
     assert shares == [pytest.approx(x) for x in (0.1, 0.55, 1.0)]
 
 
-def test_a_gateway_of_our_own_that_tells_nothing_takes_the_peers_out() -> None:
+def test_a_gateway_of_our_own_that_tells_nothing_makes_backups_of_the_peers_and_no_ramp() -> None:
     made = core()
     made.peers([beat()], 0.0)
     assert seen(made, 3.0)[0] == "healthy"
-    assert seen(made, 3.1) == ("ejected", "the gateway here has told nothing for 3.1 s")
+    assert seen(made, 3.1) == ("stale", "the gateway here has told nothing for 3.1 s")
+    made.peers([beat()], 3.2)
+    target = found(made.snapshot_for("r", 3.2), "cloud-b")
+    assert (target.health, target.weight) == ("healthy", 1.0)
+
+
+def test_a_gateway_of_our_own_that_tells_nothing_takes_back_no_peer_that_was_silent_or_failed() -> None:
+    made = core()
+    made.peers([beat(1.2)], 0.0)
+    assert seen(made, 9.0)[0] == "ejected"
+    made.peers([beat()], 10.0)
+    made.plan(plan(cloud_b=ready(phase="failed", why="no token for anyone")), 13.5)
+    assert seen(made, 13.5)[0] == "ejected"
+
+
+def test_a_process_that_stood_still_has_lost_neither_replicas_nor_peers() -> None:
+    made = core()
+    made.replica(push(), 0.0)
+    made.peers([beat()], 0.0)
+    made.plan(plan(cloud_b=ready()), 0.0)
+    made.refresh(0.0)
+    made.stood_still(30.0, 30.5)
+    snapshot = made.snapshot_for("r", 30.5)
+    assert {(t.health, t.weight) for t in snapshot.targets} == {("healthy", 1.0)}
+    assert made.plan_age_s(30.5) == pytest.approx(0.5)
+    # From now on silence counts again.
+    assert {t.health for t in made.snapshot_for("r", 33.6).targets} == {"stale"}
 
 
 def test_a_peer_whose_agent_is_silent_is_a_backup() -> None:

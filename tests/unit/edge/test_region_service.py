@@ -155,6 +155,25 @@ async def test_the_status_is_plain_json(user_config: dict[str, Any]) -> None:
         assert status["targets"][-1]["id"] == "cloud-b/qwen-chat@cccccccc"
 
 
+@pytest.mark.parametrize("first_is", ["look", "push", "watch"])
+async def test_an_agent_that_stood_still_has_seen_nobody_fail(user_config: dict[str, Any], first_is: str) -> None:
+    now = Now()
+    async with service(user_config, now) as made:
+        made.push_replica(push(user_config))
+        made.exchange((beat(),))
+        now.time_s += 8.0
+        if first_is == "look":
+            made._look()
+        elif first_is == "push":
+            made.push_router(RouterReport("router-1"))
+        snapshot = await first(made)
+        assert {(t.health, t.weight) for t in snapshot.targets} == {("healthy", 1.0)}
+        for _ in range(8):
+            now.time_s += 0.5
+            made._look()
+        assert {t.health for t in (await first(made)).targets} == {"stale"}
+
+
 async def test_other_agents_are_taken_in_place(user_config: dict[str, Any]) -> None:
     async with service(user_config) as made:
         made.push_replica(push(user_config))
