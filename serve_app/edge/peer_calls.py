@@ -165,9 +165,18 @@ class PeerCalls:
     async def _frames(
         self, target: Target, call: AgentCall, origin: Origin, deadline_s: float
     ) -> AsyncGenerator[Packet, None]:
-        """The engine's frames after its own ``Accepted``, a head together with what comes right after it."""
+        """The engine's frames after its own ``Accepted``.
+
+        A stream's head goes with its first event, which comes with it. The head of a whole answer goes at once: the
+        answer takes until the last token, and the entry waits for a head only as long as a first token may take.
+        """
         stamped = replace(
-            call, target=target.id, release=target.release, enqueued_unix_s=self.clock.unix_s(), origin=None
+            call,
+            target=target.id,
+            release=target.release,
+            enqueued_unix_s=self.clock.unix_s(),
+            queue_s=origin.queue_s,
+            origin=None,
         )
         frames = self.agents.call(target, stamped)
         head: Head | None = None
@@ -177,7 +186,7 @@ class PeerCalls:
                 raise GrixError("upstream_invalid", "The engine sent an answer before it accepted the request.")
             while not isinstance(frame, Tail):
                 frame = await self._next(frames, None, deadline_s, "total_timeout")
-                if isinstance(frame, Head) and frame.failure is None:
+                if call.stream and isinstance(frame, Head) and frame.failure is None:
                     head = frame
                     continue
                 yield (head, frame) if head is not None else (frame,)

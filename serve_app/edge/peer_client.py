@@ -19,7 +19,7 @@ from serve_app.edge.tls_faults import fault_of
 from serve_app.edge.wire import WireError, beat_message, beat_of
 from serve_app.edge.wire_calls import MOST_PEER_BYTES, call_message, packet_of
 from serve_app.outcomes import GrixError, Reason
-from serve_app.ports import AgentCall, Clock, Head, Packet
+from serve_app.ports import AgentCall, Body, Clock, Packet, Tail
 
 log = logging.getLogger("ray.serve")
 
@@ -67,7 +67,7 @@ class PeerLink:
     _silent: bool = False
     _line: _Line | None = None
     _closing: set[asyncio.Task[None]] = field(default_factory=set)
-    #: The patience of calls that have no first token yet.
+    #: The patience of calls that have nothing of their answer yet.
     _waiting: set[asyncio.Timeout] = field(default_factory=set)
 
     def __post_init__(self) -> None:
@@ -187,7 +187,8 @@ class PeerLink:
         try:
             while not begun:
                 packet = await self._patiently(packets, limit_s)
-                begun, limit_s = any(isinstance(frame, Head) for frame in packet), None
+                # Of a whole answer nothing comes between its head and its end.
+                begun, limit_s = any(isinstance(frame, Body | Tail) for frame in packet), None
                 yield packet
             async for more in packets:
                 yield packet_of(more)

@@ -80,8 +80,17 @@ async def test_a_call_is_admitted_at_once_and_served_by_this_regions_engine() ->
     target, inner = stand.agents.calls[0]
     assert (target.id, target.app) == (ME, "qwen-chat--12345678")
     assert (inner.target, inner.release, inner.enqueued_unix_s, inner.origin) == (ME, RELEASE, 1_800_000_100.0, None)
+    assert outer.origin is not None and inner.queue_s == outer.origin.queue_s
     assert (inner.request_id, inner.body, inner.max_tokens) == ("r1", {"messages": []}, 64)
     assert stand.agents.closed == 1
+
+
+async def test_the_head_of_a_whole_answer_does_not_wait_for_the_answer() -> None:
+    running = Stand((*GOOD[:2], "hang")).calls.run("cloud-b", replace(CALL, stream=False))
+    assert await anext(running) == (Accepted(ME, RELEASE),)
+    async with asyncio.timeout(5.0):
+        assert await anext(running) == (Head(max_tokens=64),)
+    await running.aclose()
 
 
 async def test_what_was_reserved_and_not_used_comes_back() -> None:

@@ -201,6 +201,19 @@ async def test_a_call_that_waits_for_its_first_token_leaves_a_peer_that_falls_si
         await until(lambda: b.agents.closed == 1)
 
 
+async def test_a_whole_answer_that_is_being_made_leaves_a_peer_that_falls_silent(root: Path) -> None:
+    async with two(root, True, (*GOOD[:2], "hang")) as (a, b, cable):
+        packets = a.gateway.call("cloud-b", replace(CALL, stream=False))
+        failure = Failure("peer_silent", "Region cloud-b fell silent.")
+        async with asyncio.timeout(15.0):
+            assert isinstance((await anext(packets))[0], Accepted)
+            assert await anext(packets) == (Head(max_tokens=64),)
+            cable.passes.clear()
+            assert [packet async for packet in packets] == [(Tail("failed", failure=failure),)]
+        cable.passes.set()
+        await until(lambda: b.agents.closed == 1)
+
+
 async def test_a_half_open_connection_ends_by_itself(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("serve_app.edge.grpc_tls.KEEPALIVE_MS", 100)
     async with two(root, True, (*GOOD[:3], "hang")) as (a, b, cable):
