@@ -16,8 +16,9 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from serve_app.core import pick
+from serve_app.core.scorers import default_weights
 from serve_app.core.snapshots import Load, Snapshot, Target
-from serve_app.core.table import Agent, Scoring, Tenant, Timeouts
+from serve_app.core.table import Agent, Tenant, Timeouts
 
 WARM_UP: Final = 200
 MOST_P99_US: Final = 200.0
@@ -72,7 +73,7 @@ def wish(session: str | None) -> pick.Wish:
 
 def measure(targets: int, calls: int, *, sessions: bool) -> dict[str, float]:
     """p50 and p99 of one call in µs."""
-    snapshot, scoring = fleet(targets), Scoring()
+    snapshot, scoring = fleet(targets), default_weights()
     # What this Router has sent since the last reports went to a few of them.
     in_flight = {t.id: 1 + i % 3 for i, t in enumerate(snapshot.targets[::7])}
     took_ns = []

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, create_model
 
 from cluster_configs.faults import Path, Problem
 from cluster_configs.fields import (
@@ -20,6 +20,7 @@ from cluster_configs.fields import (
     repeated,
     under,
 )
+from serve_app.core.scorers import default_weights
 
 TokenRatio = Annotated[float, Field(gt=0, le=50)]
 Weight = Annotated[float, Field(ge=0, le=1)]
@@ -76,13 +77,11 @@ class Languages(Block):
     equivalent: Items[Items[LanguageCode]] = ()
 
 
-class Scoring(Block):
-    """Weights of the scorers inside a tier; they sum to 1."""
-
-    network: Weight = 0.25
-    queue: Weight = 0.45
-    headroom: Weight = 0.2
-    cost: Weight = 0.1
+# Weights of the scorers inside a tier, a key for each scorer there is; they sum to 1.
+if TYPE_CHECKING:
+    Scoring = Block
+else:
+    Scoring = create_model("Scoring", __base__=Block, **{name: (Weight, w) for name, w in default_weights().items()})
 
 
 class RouteTableSpec(Block):
@@ -109,8 +108,7 @@ class RouteTable(Document):
         """Rules that can never match, a request no rule matches, weights and languages that do not add up."""
         yield from _rules(self.spec.rules)
         yield from _languages(self.spec.languages)
-        weights = self.spec.scoring
-        total = weights.network + weights.queue + weights.headroom + weights.cost
+        total = sum(self.spec.scoring.model_dump().values())
         if abs(total - 1) > 1e-6:
             yield Problem(under("scoring"), f"the weights sum to {total:.6g}; allowed: a sum of 1", (under("scoring"),))
 

@@ -35,7 +35,7 @@ def table_of(user_config: Mapping[str, Any]) -> core.Table:
             equivalent=tuple(frozenset(group) for group in routes.languages.equivalent),
             named=languages_named(bundle),
         ),
-        scoring=core.Scoring(**routes.scoring.model_dump()),
+        scoring=routes.scoring.model_dump(),
         tenants=tuple(_tenant(t) for t in bundle.tenants.values()),
         open_access=bool(user_config.get("openAccess", False)),
         admission=core.AdmissionRules(**region.admission.model_dump()),

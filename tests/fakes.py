@@ -17,6 +17,7 @@ from serve_app.core import language, table
 from serve_app.core.breaker import RouterBreakers
 from serve_app.core.known_targets import KnownTargets
 from serve_app.core.retry import RetryBudget
+from serve_app.core.scorers import default_weights
 from serve_app.core.snapshots import Snapshot, Target, local_snapshot
 from serve_app.core.tenants import KeyIndex, hash_key
 from serve_app.edge.limits import LocalLimits
@@ -85,7 +86,7 @@ def a_table(**changes: object) -> table.Table:
             "ja": table.Template("ja", "2", "d2", "丁寧に。", "honorific"),
         },
         languages=table.Languages({"en": 1.0, "ja": 1.6, "id": 1.7, "th": 2.9}, 0.5, (frozenset({"id", "ms"}),)),
-        scoring=table.Scoring(),
+        scoring=default_weights(),
         tenants=(
             table.Tenant("acme", (table.TenantKey("k1", hash_key(KEY)),), frozenset({"any"})),
             table.Tenant("ops", (table.TenantKey("k1", hash_key(OPERATOR_KEY)),), frozenset({"any"}), operator=True),

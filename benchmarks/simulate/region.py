@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -17,7 +17,7 @@ from serve_app.core.region_state import RegionCore
 from serve_app.core.reports import PeerView
 from serve_app.core.retry import RetryBudget, next_attempt
 from serve_app.core.snapshots import Snapshot
-from serve_app.core.table import Agent, Scoring, Tenant
+from serve_app.core.table import Agent, Tenant
 from serve_app.outcomes import Reason
 
 REPORT_S: Final = 1.0
@@ -33,7 +33,7 @@ class Rules:
 
     agent: Agent
     tenant: Tenant
-    scoring: Scoring
+    scoring: Mapping[str, float]
     preferred_cloud: str | None = None
     use_sessions: bool = True
     keep_picks: bool = True

@@ -14,7 +14,7 @@ from benchmarks.simulate.result import Promise, Result
 from benchmarks.simulate.setup import Setup, fleet_for, run_steady, uneven
 from benchmarks.simulate.traffic import Shape
 from benchmarks.simulate.world import WARM_S
-from serve_app.core.table import Scoring
+from serve_app.core.scorers import default_weights
 from serve_app.core.target_health import RAMP_FROM, RAMP_S
 
 #: A peer's silence, one beat, one look at the snapshot, and the way there.
@@ -100,9 +100,9 @@ def loss(setup: Setup) -> Result:
 
 def cost(setup: Setup) -> Result:
     """Regions of one preferred cloud at prices from 0.8 to 1.6 US dollars an hour: what the cost weight saves."""
-    shape, shipped = Shape(in_sessions=0.0), Scoring()
-    rest = 1.0 - shipped.cost
-    without = Scoring(shipped.network / rest, shipped.queue / rest, shipped.headroom / rest, 0.0)
+    shape, shipped = Shape(in_sessions=0.0), default_weights()
+    rest = 1.0 - shipped["cost"]
+    without = {name: 0.0 if name == "cost" else weight / rest for name, weight in shipped.items()}
     rows, paid, waits = {}, {}, {}
     for variant, scoring in (("with the cost weight", shipped), ("without", without)):
         fleet = fleet_for(setup, 120.0, 0.5, shape, scoring=scoring, preferred_cloud="one")

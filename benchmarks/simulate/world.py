@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -16,7 +16,8 @@ from benchmarks.simulate.links import Links, places
 from benchmarks.simulate.region import Rules, SimRegion
 from benchmarks.simulate.traffic import Request
 from serve_app.core.region_facts import FleetFacts, RegionFacts
-from serve_app.core.table import Agent, Scoring, Tenant, Timeouts
+from serve_app.core.scorers import default_weights
+from serve_app.core.table import Agent, Tenant, Timeouts
 
 #: Before the first request regions have heard of each other.
 WARM_S: Final = 3.0
@@ -38,7 +39,7 @@ class Fleet:
     slots: int
     prices: Sequence[float]
     clouds: Sequence[str]
-    scoring: Scoring = field(default_factory=Scoring)
+    scoring: Mapping[str, float] = field(default_factory=default_weights)
     affinity: dict[str, str] = field(default_factory=dict)
     preferred_cloud: str | None = None
     use_sessions: bool = True

@@ -16,7 +16,7 @@ from serve_app.core.pick_order import LOVED, PREFERRED, Candidate, Look, Mark, T
 from serve_app.core.retry import MAX_ATTEMPTS
 from serve_app.core.scorers import SCORERS, Scene, rendezvous, wait_ms_of
 from serve_app.core.snapshots import Snapshot, Target
-from serve_app.core.table import Agent, Scoring, Tenant
+from serve_app.core.table import Agent, Tenant
 from serve_app.core.tenants import allowed_zones
 from serve_app.outcomes import Reason
 
@@ -117,7 +117,11 @@ def _tier(target: Target, preferred: str | None, loved: str | None) -> TierRank:
 
 
 def _scores(
-    targets: Sequence[Target], wish: Wish, scoring: Scoring, waits_ms: Sequence[float | None], sent: Mapping[str, int]
+    targets: Sequence[Target],
+    wish: Wish,
+    scoring: Mapping[str, float],
+    waits_ms: Sequence[float | None],
+    sent: Mapping[str, int],
 ) -> list[tuple[float, tuple[float, ...]]]:
     """Of each target its score, and what it is made of: its session's hash, else what the weighted scorers say."""
     if wish.session is not None:
@@ -125,7 +129,7 @@ def _scores(
     scene = Scene(wish.region, wish.agent.max_queue_ms, waits_ms, sent)
     totals, columns = [0.0] * len(targets), []
     for name, scorer in SCORERS.items():
-        weight, column = getattr(scoring, name), scorer(targets, scene)
+        weight, column = scoring[name], scorer.of(targets, scene)
         totals = [total + weight * part for total, part in zip(totals, column, strict=True)]
         columns.append(column)
     totals = [total * t.weight for total, t in zip(totals, targets, strict=True)]
@@ -151,7 +155,7 @@ def _marks(targets: Sequence[Target], wish: Wish, waits_ms: Sequence[float | Non
 def choose(
     snapshot: Snapshot,
     wish: Wish,
-    scoring: Scoring,
+    scoring: Mapping[str, float],
     *,
     blocked: Collection[str] = (),
     in_flight: Mapping[str, int] = _NOTHING,

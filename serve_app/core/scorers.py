@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import blake2b
-from typing import Final
+from typing import Final, NamedTuple
 
 from serve_app.core.snapshots import Target
 
@@ -63,13 +63,19 @@ def _cheap(targets: Sequence[Target], _: Scene) -> list[float]:
     return [1.0 - price / dearest for price in prices] if dearest > 0 else [1.0] * len(prices)
 
 
-Scorer = Callable[[Sequence[Target], Scene], list[float]]
-#: A scorer is one function, of all targets at once, each in [0, 1], and one line here; ``scoring.<name>`` weighs it.
+class Scorer(NamedTuple):
+    """One function of all targets at once, each in [0, 1], and its weight where the RouteTable names none."""
+
+    of: Callable[[Sequence[Target], Scene], list[float]]
+    weight: float
+
+
+#: A scorer is its function and one line here. ``scoring.<name>`` weighs it; all weights sum to 1.
 SCORERS: Final[dict[str, Scorer]] = {
-    "network": _near,
-    "queue": _short_queue,
-    "headroom": _free_slots,
-    "cost": _cheap,
+    "network": Scorer(_near, 0.25),
+    "queue": Scorer(_short_queue, 0.45),
+    "headroom": Scorer(_free_slots, 0.2),
+    "cost": Scorer(_cheap, 0.1),
 }
 
 
@@ -78,6 +84,10 @@ def wait_ms_of(target: Target) -> float | None:
 
     Where slots are free and nobody waits, the queue that others waited in is over: who was over the limit for as long
     as that is remembered would stay empty meanwhile, and the others would be over it next.
+def default_weights() -> dict[str, float]:
+    return {name: scorer.weight for name, scorer in SCORERS.items()}
+
+
     """
     load = target.load
     if load.waiting == 0 and load.running is not None and load.running < target.slots:

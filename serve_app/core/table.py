@@ -90,16 +90,6 @@ class Languages:
 
 
 @dataclass(frozen=True, slots=True)
-class Scoring:
-    """Weights of the scorers; they sum to 1."""
-
-    network: float = 0.25
-    queue: float = 0.45
-    headroom: float = 0.2
-    cost: float = 0.1
-
-
-@dataclass(frozen=True, slots=True)
 class TenantKey:
     """An API key at rest: its id, its SHA-256 and the last day it is valid (ISO date), if any."""
 
@@ -152,14 +142,17 @@ class AdmissionRules:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Everything a Router decides from, apart from live load. Rules are in matching order."""
+    """Everything a Router decides from, apart from live load. Rules are in matching order.
+
+    ``scoring`` has the weight of each of ``serve_app.core.scorers.SCORERS``.
+    """
 
     region: Region
     agents: Mapping[str, Agent]
     rules: tuple[Rule, ...]
     templates: Mapping[str, Template]
     languages: Languages
-    scoring: Scoring
+    scoring: Mapping[str, float]
     tenants: tuple[Tenant, ...]
     open_access: bool = False
     admission: AdmissionRules = field(default_factory=AdmissionRules)

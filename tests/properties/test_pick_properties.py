@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from serve_app.core import pick, pick_order
 from serve_app.core.retry import MAX_ATTEMPTS
+from serve_app.core.scorers import default_weights
 from serve_app.core.snapshots import BreakerState, Health, Load, Snapshot, Target
 from serve_app.core.table import Scoring, Tenant
 from serve_app.core.tenants import check_residency
@@ -89,7 +90,7 @@ def choose(
 ) -> pick.Choice:
     in_flight = {t.id: n for i, n in sent.items() for t in fleet.targets[i : i + 1]}
     draw = (sum(sent) % 10) / 10 if sent else None
-    return pick.choose(fleet, wish, Scoring(), blocked=blocked, in_flight=in_flight, draw=draw)
+    return pick.choose(fleet, wish, default_weights(), blocked=blocked, in_flight=in_flight, draw=draw)
 
 
 @settings(max_examples=150, deadline=None)
@@ -123,9 +124,9 @@ def test_the_order_of_the_snapshot_means_nothing(
     in_flight = {t.id: n for i, n in sent.items() for t in fleet.targets[i : i + 1]}
     shuffled = list(fleet.targets)
     rng.shuffle(shuffled)  # type: ignore[attr-defined]
-    first = pick.choose(fleet, wish, Scoring(), in_flight=in_flight)
-    assert pick.choose(fleet, wish, Scoring(), in_flight=in_flight) == first
-    other = pick.choose(replace(fleet, targets=tuple(shuffled)), wish, Scoring(), in_flight=in_flight)
+    first = pick.choose(fleet, wish, default_weights(), in_flight=in_flight)
+    assert pick.choose(fleet, wish, default_weights(), in_flight=in_flight) == first
+    other = pick.choose(replace(fleet, targets=tuple(shuffled)), wish, default_weights(), in_flight=in_flight)
     assert (other.order, other.candidates, other.reason) == (first.order, first.candidates, first.reason)
     assert (other.preferred, other.refused) == (first.preferred, first.refused)
 
@@ -167,8 +168,8 @@ def test_who_compares_only_what_may_be_needed_tries_the_same(
     fleet: Snapshot, wish: pick.Wish, sent: dict[int, int], draw: float
 ) -> None:
     in_flight = {t.id: n for i, n in sent.items() for t in fleet.targets[i : i + 1]}
-    whole = pick.choose(fleet, wish, Scoring(), in_flight=in_flight)
-    quick = pick.choose(fleet, wish, Scoring(), in_flight=in_flight, draw=draw)
+    whole = pick.choose(fleet, wish, default_weights(), in_flight=in_flight)
+    quick = pick.choose(fleet, wish, default_weights(), in_flight=in_flight, draw=draw)
     assert sorted(t.id for t in quick.order) == sorted(t.id for t in whole.order)
     assert (quick.preferred, quick.refused) == (whole.preferred, whole.refused)
     marks = {c.target.id: (c.mark, c.tier_rank if c.mark != "over limit" else None) for c in whole.candidates}
@@ -193,7 +194,7 @@ def test_few_sessions_move_when_one_target_is_lost(count: int) -> None:
 
     def picks(fleet: list[Target]) -> list[str]:
         picture = Snapshot(1, 1, tuple(fleet))
-        return [pick.choose(picture, replace(asked, session=s), Scoring()).order[0].region for s in sessions]
+        return [pick.choose(picture, replace(asked, session=s), default_weights()).order[0].region for s in sessions]
 
     before = picks(targets)
     after = picks(targets[1:])
@@ -213,5 +214,5 @@ def test_no_session_goes_above_its_targets_share(busy: list[int], session: str) 
         for i, running in enumerate(busy)
     )  # fmt: skip
     asked = pick.Wish(agent("qwen-chat"), Tenant("a", (), frozenset({"any"})), "en", 10, region=HOME, session=session)
-    first = pick.choose(Snapshot(1, 1, targets), asked, Scoring()).order[0]
+    first = pick.choose(Snapshot(1, 1, targets), asked, default_weights()).order[0]
     assert (first.load.running or 0) + 1 <= math.ceil(pick_order.BOUND * (sum(busy) + 1) / len(busy))

@@ -8,11 +8,11 @@ import pytest
 
 from benchmarks import pick as benchmark
 from serve_app.core import pick
-from serve_app.core.table import Scoring
+from serve_app.core.scorers import default_weights
 
 
 def test_the_fleet_has_something_of_everything() -> None:
-    choice = pick.choose(benchmark.fleet(50), benchmark.wish(None), Scoring())
+    choice = pick.choose(benchmark.fleet(50), benchmark.wish(None), default_weights())
     assert len(choice.candidates) == 50
     assert {c.mark for c in choice.candidates} == {"", "over limit"}
     assert {c.dropped for c in choice.candidates} == {None, "is ejected"}

@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serve_app.core import budget, names, pick, prompting, rules, tenants
+from serve_app.core.scorers import default_weights
 from serve_app.core.snapshots import Load, Snapshot, Target, local_snapshot
-from serve_app.core.table import Scoring, Tenant
+from serve_app.core.table import Tenant
 from serve_app.outcomes import STATUS, GrixError
 from tests.fakes import KEY, a_table, agent
 
@@ -99,7 +100,7 @@ def target(region: str, **changes: object) -> Target:
 
 def order(*targets: Target, **wish: object) -> list[str]:
     asked = pick.Wish(agent("qwen-chat"), Tenant("acme", (), frozenset({"any"})), "en", 10, region="a")
-    choice = pick.choose(Snapshot(1, 1, targets), replace(asked, **wish), Scoring())  # type: ignore[arg-type]
+    choice = pick.choose(Snapshot(1, 1, targets), replace(asked, **wish), default_weights())  # type: ignore[arg-type]
     return [t.region for t in choice.order]
 
 
@@ -133,7 +134,7 @@ def test_filters_take_out_and_say_why() -> None:
         target("d", max_model_len=10),
     ]
     asked = pick.Wish(agent("qwen-chat"), Tenant("acme", (), frozenset({"sg"})), "en", 10)
-    choice = pick.choose(Snapshot(1, 1, tuple(candidates)), asked, Scoring())
+    choice = pick.choose(Snapshot(1, 1, tuple(candidates)), asked, default_weights())
     assert choice.order == ()
     assert [c.dropped for c in choice.candidates] == [
         "is ejected",

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import permutations
 
 import pytest
 
-from serve_app.core import pick
+from serve_app.core import pick, scorers
+from serve_app.core.scorers import default_weights
 from serve_app.core.snapshots import Load, Snapshot, Target
 from serve_app.core.table import Scoring, Tenant
 from tests.fakes import agent
@@ -22,7 +24,7 @@ def target(region: str, **changes: object) -> Target:
 
 
 def choose(*targets: Target, wish: pick.Wish = WISH) -> pick.Choice:
-    return pick.choose(Snapshot(1, 1, targets), wish, Scoring())
+    return pick.choose(Snapshot(1, 1, targets), wish, default_weights())
 
 
 def test_scores_are_weighted_sums_of_four() -> None:
@@ -108,21 +110,21 @@ def test_rte_10_calls_since_the_report_are_added_to_it() -> None:
     a, b = target("c", load=load), target("d", load=load)
     assert [t.region for t in choose(a, b).order] == ["c", "d"]
     picture = Snapshot(1, 1, (a, b))
-    busy = pick.choose(picture, WISH, Scoring(), in_flight={a.id: 1})
+    busy = pick.choose(picture, WISH, default_weights(), in_flight={a.id: 1})
     assert [t.region for t in busy.order] == ["d", "c"]
     assert [c.scores["headroom"] for c in busy.candidates] == [0.5, 0.25]
     # Some have ended since: no more than all of it is free.
-    ended = pick.choose(picture, WISH, Scoring(), in_flight={b.id: -3})
+    ended = pick.choose(picture, WISH, default_weights(), in_flight={b.id: -3})
     assert [c.scores["headroom"] for c in ended.candidates] == [1.0, 0.5]
-    told = pick.choose(Snapshot(1, 1, (target("d"),)), WISH, Scoring(), in_flight={b.id: 2})
+    told = pick.choose(Snapshot(1, 1, (target("d"),)), WISH, default_weights(), in_flight={b.id: 2})
     assert told.candidates[0].scores["headroom"] == 0.25
 
 
 def test_rte_10_a_session_does_not_follow_what_one_router_knows() -> None:
     picture = Snapshot(1, 1, tuple(target(r, load=Load(0.0, waiting=0, running=0)) for r in "bcd"))
     wish = replace(WISH, session="acme/s1")
-    first = pick.choose(picture, wish, Scoring()).order[0]
-    assert pick.choose(picture, wish, Scoring(), in_flight={first.id: 4}).order[0] == first
+    first = pick.choose(picture, wish, default_weights()).order[0]
+    assert pick.choose(picture, wish, default_weights(), in_flight={first.id: 4}).order[0] == first
 
 
 def test_the_one_that_waits_longest_tells_of_a_queue_that_does_not_move() -> None:
@@ -161,6 +163,40 @@ def test_each_filter_has_a_name(changes: dict[str, object], said: str) -> None:
     choice = choose(target("b", **changes), target("c", gpu_hour_usd=9.0, vram_bytes=80 * 2**30), wish=wish)
     assert [t.region for t in choice.order] == ["c"]
     assert choice.candidates[1].dropped == said
+def test_a_prompt_that_is_too_long_for_all_goes_where_the_context_is_longest() -> None:
+    """The engine counts exactly, and says what does not fit; while a longer context is out for now nobody says so."""
+    long = replace(WISH, prompt_tokens=5000)
+    small, large = target("a"), target("b", max_model_len=4096, gpu_hour_usd=9.0)
+    choice = choose(small, large, wish=long)
+    assert [t.region for t in choice.order] == ["b"]
+    assert choice.candidates[1].dropped == "context of 1000 tokens is too small for about 5000"
+    away = choose(small, target("b", max_model_len=8192, breaker="open"), wish=long)
+    assert (away.order, away.refused, [t.region for t in away.away]) == ((), "no_target", ["b"])
+
+
+def test_a_scorer_is_a_function_and_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def alphabet(targets: Sequence[Target], scene: scorers.Scene) -> list[float]:
+        return [1.0 if t.region == scene.region else float(t.region == "c") for t in targets]
+
+    monkeypatch.setitem(scorers.SCORERS, "alphabet", scorers.Scorer(alphabet, 0.0))
+    fleet = Snapshot(1, 1, (target("b"), target("c")))
+    assert pick.choose(fleet, WISH, default_weights()).order[0].region == "b"
+    weights = {**default_weights(), "queue": 0.05, "alphabet": 0.4}
+    first = pick.choose(fleet, WISH, weights).candidates[0]
+    assert (first.target.region, first.scores["alphabet"]) == ("c", 1.0)
+    assert first.score == pytest.approx(0.25 * 0.4 + 0.05 * 0.5 + 0.2 * 0.5 + 0.4)
+
+
+@pytest.mark.parametrize("network_ms", [0.1, 1.0, 20.0])
+def test_a_region_with_room_keeps_what_is_its_own_however_near_another_is(network_ms: float) -> None:
+    """A few more run here than there."""
+    here = target("b", slots=16, load=free(3))
+    there = target("a", slots=16, load=replace(free(0), network_ms=network_ms))
+    assert shares(here, there, region="b") == {"b": 1.0, "a": 0.0}
+    # One that is nearly full hands on.
+    assert shares(replace(here, load=free(15)), there, region="b")["a"] > 0.5
+
+
 
 
 def test_a_region_uses_itself_where_it_takes_no_others_and_while_it_is_drained() -> None:
@@ -193,7 +229,7 @@ def test_rte_30_two_healthy_regions_keep_what_is_theirs() -> None:
 
 def test_rte_23_what_this_router_found_out_holds_at_once() -> None:
     a, b = target("a"), target("b", gpu_hour_usd=9.0)
-    choice = pick.choose(Snapshot(1, 1, (a, b)), WISH, Scoring(), blocked={a.id})
+    choice = pick.choose(Snapshot(1, 1, (a, b)), WISH, default_weights(), blocked={a.id})
     assert [t.region for t in choice.order] == ["b"]
     assert choice.candidates[1].dropped == "its breaker is open in this Router"
 
@@ -201,11 +237,11 @@ def test_rte_23_what_this_router_found_out_holds_at_once() -> None:
 def test_a_lent_probe_comes_first_in_its_tier_and_in_no_other() -> None:
     half = target("b", breaker="probing", weight=0.1)
     picture = Snapshot(1, 1, (target("a"), half), lent=frozenset({half.id}))
-    choice = pick.choose(picture, WISH, Scoring())
+    choice = pick.choose(picture, WISH, default_weights())
     assert [(c.target.region, c.mark) for c in choice.candidates] == [("b", "probe"), ("a", "")]
     assert choice.reason == "b/qwen-chat@abc00000: price 1 USD/h, score 0.04, probe"
     dearer = replace(half, gpu_hour_usd=2.0)
-    assert pick.choose(replace(picture, targets=(target("a"), dearer)), WISH, Scoring()).order[0].region == "a"
+    assert pick.choose(replace(picture, targets=(target("a"), dearer)), WISH, default_weights()).order[0].region == "a"
 
 
 def test_rte_04b_a_session_whose_region_left_is_picked_anew() -> None:
@@ -303,7 +339,7 @@ def test_a_target_that_lies_nowhere_may_see_no_bound_data() -> None:
 def shares(*targets: Target, draws: int = 1000, **wish: object) -> dict[str, float]:
     """How often each region comes first, over draws spread evenly."""
     picture, asked = Snapshot(1, 1, targets), replace(WISH, **wish)  # type: ignore[arg-type]
-    firsts = [pick.choose(picture, asked, Scoring(), draw=i / draws).order[0].region for i in range(draws)]
+    firsts = [pick.choose(picture, asked, default_weights(), draw=i / draws).order[0].region for i in range(draws)]
     return {t.region: firsts.count(t.region) / draws for t in targets}
 
 
@@ -336,7 +372,7 @@ def test_the_best_at_home_is_not_drawn_for() -> None:
 def test_a_draw_stays_in_the_first_tier_and_leaves_the_rest_in_order() -> None:
     fleet = (target("b"), target("c"), target("d", gpu_hour_usd=2.0), target("e", health="stale"))
     orders = {
-        tuple(t.region for t in pick.choose(Snapshot(1, 1, fleet), WISH, Scoring(), draw=i / 10).order)
+        tuple(t.region for t in pick.choose(Snapshot(1, 1, fleet), WISH, default_weights(), draw=i / 10).order)
         for i in range(10)
     }
     assert orders == {("b", "c", "d", "e"), ("c", "b", "d", "e")}
@@ -352,4 +388,4 @@ def test_a_session_and_a_probe_are_not_drawn() -> None:
     assert set(shares(target("b"), target("c"), session="acme/s1").values()) == {0.0, 1.0}
     half = target("b", breaker="probing")
     picture = Snapshot(1, 1, (half, target("c")), lent=frozenset({half.id}))
-    assert {pick.choose(picture, WISH, Scoring(), draw=i / 10).order[0].region for i in range(10)} == {"b"}
+    assert {pick.choose(picture, WISH, default_weights(), draw=i / 10).order[0].region for i in range(10)} == {"b"}
