@@ -10,6 +10,9 @@ from typing import Final, NamedTuple
 
 from serve_app.core.snapshots import Target
 
+#: How near another region can be. Going there costs something however short the line is: without that a region that
+#: runs one request more than its neighbour would hand on what it has room for.
+AWAY: Final = 0.8
 _2_TO_64: Final = 2.0**64
 _64_BITS: Final = 2**64 - 1
 
@@ -25,10 +28,12 @@ class Scene:
 
 
 def _near(targets: Sequence[Target], scene: Scene) -> list[float]:
-    """1 for this region, else falling with the measured round trip; half when it was never measured."""
+    """1 for this region, else falling from :data:`AWAY` with the measured round trip; half of that when it was never
+    measured.
+    """
     here = scene.region
     return [
-        1.0 if t.region == here else 0.5 if (rtt := t.load.network_ms) is None else 100.0 / (100.0 + rtt)
+        1.0 if t.region == here else AWAY * (0.5 if (rtt := t.load.network_ms) is None else 100.0 / (100.0 + rtt))
         for t in targets
     ]
 

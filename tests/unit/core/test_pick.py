@@ -30,8 +30,8 @@ def choose(*targets: Target, wish: pick.Wish = WISH) -> pick.Choice:
 def test_scores_are_weighted_sums_of_four() -> None:
     load = Load(queue_wait_p95_ms=250.0, waiting=1, running=1, network_ms=100.0)
     (one,) = choose(target("b", load=load)).candidates
-    assert one.scores == {"network": 0.5, "queue": 0.5, "headroom": 0.5, "cost": 0.0}
-    assert one.score == pytest.approx(0.25 * 0.5 + 0.45 * 0.5 + 0.2 * 0.5)
+    assert one.scores == {"network": 0.4, "queue": 0.5, "headroom": 0.5, "cost": 0.0}
+    assert one.score == pytest.approx(0.25 * 0.4 + 0.45 * 0.5 + 0.2 * 0.5)
     assert one.tier == "price 1 USD/h"
 
 
@@ -39,7 +39,7 @@ def test_no_data_scores_in_the_middle_and_home_is_near() -> None:
     (home,) = choose(target("a")).candidates
     assert home.scores == {"network": 1.0, "queue": 0.5, "headroom": 0.5, "cost": 0.0}
     (away,) = choose(target("b")).candidates
-    assert away.scores["network"] == 0.5
+    assert away.scores["network"] == 0.4
 
 
 def test_a_full_target_has_no_headroom_but_is_not_below_zero() -> None:
