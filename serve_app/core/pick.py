@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
-from serve_app.core.pick_order import LOVED, PREFERRED, Candidate, Look, Mark, TierRank, drawn, groups_of, late_of
+from serve_app.core.pick_order import LOVED, PREFERRED, Candidate, Look, Mark, TierRank, drawn, ease, groups_of, late_of
 from serve_app.core.retry import MAX_ATTEMPTS
 from serve_app.core.scorers import SCORERS, Scene, rendezvous, wait_ms_of
 from serve_app.core.snapshots import Snapshot, Target
@@ -207,6 +207,7 @@ def choose(
         reason=_reason(look),
         look=look,
         preferred=frozenset([*preferred, *[t.region for t, rank in away if rank == best]]),
+    ease(usable, ranks, marks, wish.session, draw)
         refused=None if usable else _refused([t for t, _, _ in out], zones),
     )
 

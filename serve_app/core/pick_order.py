@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from math import ceil
+from math import ceil, inf
 from typing import Final, Literal, NamedTuple
 
-from serve_app.core.scorers import SCORERS
+from serve_app.core.scorers import SCORERS, lot
 from serve_app.core.snapshots import Target
 
 #: No target of a tier takes new sessions above this multiple of its share of what runs and waits in the tier.
 BOUND: Final = 1.25
-#: What is special about a candidate: the session's own, the one that finds out whether a breaker may close, one that
-#: is asked only when nobody has a short queue, one only when nobody else is there at all.
-Mark = Literal["", "kept", "probe", "over limit", "handover", "backup"]
+#: What is special about a candidate: the session's own, the one that finds out whether a breaker may close, one of a
+#: tier that takes only its share and has it, one that is asked only when nobody has a short queue, one only when nobody
+#: else is there at all.
+Mark = Literal["", "kept", "probe", "easing", "over limit", "handover", "backup"]
 #: A target without free slots is drawn this seldom against one that is all free: its report may be old.
 LEAST_FREE: Final = 0.02
 TierRank = tuple[int, float]
@@ -71,8 +72,8 @@ class Look:
 def groups_of(
     ranks: Sequence[TierRank], marks: Sequence[Mark], waits_ms: Sequence[float | None]
 ) -> Iterator[list[int]]:
-    """Places of targets that stand alike: the session's own; tier by tier those with a short queue; the least loaded
-    of the others; tier by tier those that nobody reports on.
+    """Places of targets that stand alike: the session's own; tier by tier those with a short queue, then those that are
+    easing; the least loaded of the others; tier by tier those that nobody reports on.
     """
     groups: dict[tuple[int, int, float], list[int]] = {}
     for i, ((place, usd), mark) in enumerate(zip(ranks, marks, strict=True)):
@@ -80,12 +81,37 @@ def groups_of(
             key = (1, place, usd)
         elif mark == "kept":
             key = (0, 0, 0.0)
+        elif mark == "easing":
+            key = (2, place, usd)
         elif mark == "backup":
-            key = (3, place, usd)
+            key = (4, place, usd)
         else:
-            key = (2, 0, waits_ms[i] or 0.0)
+            wait_ms = waits_ms[i]
+            key = (3, 0, inf if wait_ms is None else wait_ms)
         groups.setdefault(key, []).append(i)
     return (groups[key] for key in sorted(groups))
+
+
+def ease(
+    targets: Sequence[Target], ranks: Sequence[TierRank], marks: list[Mark], session: str | None, draw: float | None
+) -> None:
+    """Marks the tiers in which everybody who has a short queue is slow or comes back: they take their share of
+    requests, and the others go on to the next tier. Inside a tier scores and hashes see to it.
+
+    A session is always on the same side for the same weight, and one that was in stays in while the weight grows.
+    Without a session it is drawn; who only looks sees what most requests get.
+    """
+    if all(target.weight >= 1.0 for target in targets):
+        return
+    able: dict[TierRank, float] = {}
+    for target, rank, mark in zip(targets, ranks, marks, strict=True):
+        if mark == "":
+            able[rank] = max(able.get(rank, 0.0), target.weight)
+    key = draw if session is None else session
+    full = {rank for rank, most in able.items() if most < 1.0 and (0.5 if key is None else lot(key, rank)) >= most}
+    for i, (rank, mark) in enumerate(zip(ranks, marks, strict=True)):
+        if mark == "" and rank in full:
+            marks[i] = "easing"
 
 
 def drawn(look: Look, home: str, max_queue_ms: float, draw: float) -> int:
@@ -98,8 +124,8 @@ def drawn(look: Look, home: str, max_queue_ms: float, draw: float) -> int:
     """
     best = look.order[0]
     mark, rank, usable = look.marks[best], look.ranks[best], look.usable
-    if mark == "":
-        peers = [i for i in look.order if look.marks[i] == "" and look.ranks[i] == rank]
+    if mark in ("", "easing"):
+        peers = [i for i in look.order if look.marks[i] == mark and look.ranks[i] == rank]
         shares = []
         for i in peers:
             score, parts = look.scored[i]

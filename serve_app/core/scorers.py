@@ -108,6 +108,11 @@ def _hash(text: str) -> int:
     return int.from_bytes(blake2b(text.encode("utf-8", "replace"), digest_size=8).digest(), "big")
 
 
+def lot(*of: object) -> float:
+    """A number from [0, 1) that is the same in every process, and for other words another one."""
+    return _hash("\0".join(map(str, of))) / _2_TO_64
+
+
 #: There are few regions.
 _region_hash = lru_cache(maxsize=1024)(_hash)
 

@@ -232,6 +232,19 @@ def test_rte_23_what_this_router_found_out_holds_at_once() -> None:
     choice = pick.choose(Snapshot(1, 1, (a, b)), WISH, default_weights(), blocked={a.id})
     assert [t.region for t in choice.order] == ["b"]
     assert choice.candidates[1].dropped == "its breaker is open in this Router"
+def test_who_does_not_tell_its_queue_is_not_taken_for_the_least_loaded() -> None:
+    wish = replace(WISH, session="acme/s1", kept="b")
+    untold, busy = target("b", load=Load(waiting=9)), target("c", load=Load(900.0, waiting=9, running=4))
+    choice = choose(untold, busy, wish=wish)
+    assert [(c.target.region, c.mark) for c in choice.candidates] == [("c", "over limit"), ("b", "handover")]
+
+
+def test_those_that_could_answer_and_are_out_for_now_are_known() -> None:
+    open_, bound = target("b", breaker="open"), replace(WISH, tenant=Tenant("acme", (), frozenset({"sg"})))
+    abroad = target("c", breaker="open", residency=frozenset({"eu"}))
+    assert [t.region for t in choose(open_, abroad, wish=bound).away] == ["b"]
+
+
 
 
 def test_a_lent_probe_comes_first_in_its_tier_and_in_no_other() -> None:
@@ -357,6 +370,44 @@ def test_other_regions_are_drawn_by_what_they_have_free_so_that_not_all_go_to_th
 def test_what_comes_back_is_drawn_as_often_as_its_weight_says() -> None:
     found = shares(target("b", load=free(0)), target("c", load=free(0), weight=0.25))
     assert found["c"] == pytest.approx(0.2, abs=0.01)
+@pytest.mark.parametrize("weight", [0.1, 0.3, 0.8])
+@pytest.mark.parametrize("place", [{"gpu_hour_usd": 0.5}, {"cloud": "near"}])
+def test_what_comes_back_alone_in_its_tier_gets_its_weight_of_all(weight: float, place: dict[str, object]) -> None:
+    """Of requests, and of sessions; one that is in at a small weight is in at a larger one."""
+    back, fit = target("b", load=free(0), weight=weight, **place), target("c", load=free(0))
+    assert shares(back, fit, preferred_cloud="near")["b"] == pytest.approx(weight, abs=0.04)
+    wishes = [replace(WISH, session=f"acme/s{i}", preferred_cloud="near") for i in range(1000)]
+    firsts = {w.session for w in wishes if choose(back, fit, wish=w).order[0].region == "b"}
+    assert len(firsts) / 1000 == pytest.approx(weight, abs=0.04)
+    more = replace(back, weight=min(1.0, weight + 0.1))
+    assert firsts <= {w.session for w in wishes if choose(more, fit, wish=w).order[0].region == "b"}
+
+
+def test_a_tier_takes_what_its_fittest_with_a_short_queue_may_take() -> None:
+    slow, fit = target("b", gpu_hour_usd=0.5, load=free(0), weight=0.3), target("c", gpu_hour_usd=0.5, load=free(0))
+    dear = target("d", load=free(0))
+    assert shares(slow, fit, dear)["d"] == 0.0
+    busy = replace(fit, load=Load(900.0, waiting=9, running=4))
+    assert shares(slow, busy, dear)["d"] == pytest.approx(0.7, abs=0.04)
+
+
+def test_what_has_its_share_comes_before_long_queues_and_a_session_stays_with_it() -> None:
+    back = target("b", gpu_hour_usd=0.5, load=free(0), weight=0.1)
+    busy, gone = target("c", load=Load(900.0, waiting=9, running=4)), target("d", health="stale")
+    choice = choose(gone, busy, back)
+    marks = [(c.target.region, c.mark) for c in choice.candidates]
+    assert marks == [("b", "easing"), ("c", "over limit"), ("d", "backup")]
+    assert choice.reason == "b/qwen-chat@abc00000: price 0.5 USD/h, score 0.08, easing"
+    assert shares(back)["b"] == 1.0
+    wishes = [replace(WISH, session=f"acme/s{i}", kept="b") for i in range(50)]
+    assert {choose(back, target("c", load=free(0)), wish=w).order[0].region for w in wishes} == {"b"}
+
+
+def test_who_looks_sees_what_most_requests_get() -> None:
+    found = {w: choose(target("b", gpu_hour_usd=0.5, weight=w), target("c")).order[0].region for w in (0.1, 0.5, 0.6)}
+    assert found == {0.1: "c", 0.5: "c", 0.6: "b"}
+
+
 
 
 def test_the_best_at_home_is_not_drawn_for() -> None:
