@@ -64,7 +64,6 @@ def _agent(bundle: Bundle, name: str, engine_digest: str) -> core.Agent:
         priority=spec.priority,
         max_tokens_default=spec.max_tokens_default,
         timeouts=core.Timeouts(spec.timeouts.queue_s, spec.timeouts.first_byte_s, spec.timeouts.total_s),
-        vram_required_bytes=owner.spec.gpu.vram_required_bytes if owner.spec.gpu is not None else None,
         handover_queue=spec.handover_queue,
         language_affinity=dict(spec.language_affinity),
     )

@@ -124,7 +124,8 @@ class RequestPath:
             agent=route.agent,
             tenant=tenant,
             language=language,
-            prompt_tokens=0,
+            # Of a kept conversation as much goes along as fits.
+            prompt_tokens=budget.least_prompt_tokens(session.parsed.messages or messages),
             preferred_cloud=route.preferred_cloud,
             pinned_release=route.pinned_release,
             data_class=parsed.data_class,

@@ -27,6 +27,8 @@ _KIN: Final[Mapping[str, str]] = {"Hans": "Han", "Hant": "Han", "Hani": "Han"}
 #: ChatML around messages: the first user turn with the generation prompt, and each further message.
 FIRST_TURN_TOKENS: Final = 8
 FURTHER_TURN_TOKENS: Final = 5
+#: No language makes fewer tokens than one of so many bytes, over a text that is one.
+MOST_BYTES_PER_TOKEN: Final = 8
 #: Qwen's tokenizer makes at most one token of three UTF-8 bytes on average in all but a few scripts.
 BYTES_PER_TOKEN: Final = 3
 
@@ -95,3 +97,8 @@ def estimate_prompt_tokens(messages: Sequence[Mapping[str, Any]]) -> int:
     size = sum(text_bytes(m.get("content")) for m in messages)
     overhead = FIRST_TURN_TOKENS + FURTHER_TURN_TOKENS * (len(messages) - 1)
     return math.ceil(size / BYTES_PER_TOKEN) + overhead
+
+
+def least_prompt_tokens(messages: Sequence[Mapping[str, Any]]) -> int:
+    """So many tokens a prompt has at least, whatever it is written in: what fits is never taken for too long."""
+    return sum(text_bytes(m.get("content")) for m in messages) // MOST_BYTES_PER_TOKEN

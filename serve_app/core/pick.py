@@ -25,7 +25,7 @@ _NOTHING: Final[Mapping[str, int]] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What a request needs of a target.
+    """What a request needs of a target. It has ``prompt_tokens`` at least.
 
     ``session`` is the key that its turns share, ``kept`` the region that answered it before. ``hops`` counts regions
     that handed the request on already.
@@ -48,14 +48,15 @@ class Wish:
 class Choice:
     """Targets in the order to try them (empty: nothing can answer), and the reason.
 
-    ``preferred`` are the regions that stable facts alone would have: an answer from elsewhere is a spill. ``refused``
-    is why nothing can answer.
+    ``preferred`` are the regions that stable facts alone would have: an answer from elsewhere is a spill. ``away``
+    could answer this request, and are out for now. ``refused`` is why nothing can answer.
     """
 
     order: tuple[Target, ...]
     reason: str
     look: Look
     preferred: frozenset[str] = frozenset()
+    away: tuple[Target, ...] = ()
     refused: Reason | None = None
 
     @property
@@ -86,14 +87,12 @@ def _out(target: Target, wish: Wish, lent: Collection[str], blocked: Collection[
 
 
 def _unfit(target: Target, wish: Wish, zones: frozenset[str] | None) -> str | None:
-    """Why a target can never answer this request, or ``None``. ``zones`` may see it, ``None``: any."""
-    needed = wish.agent.vram_required_bytes
-    if needed is not None and target.vram_bytes is not None and target.vram_bytes < needed:
-        return f"VRAM of {target.vram_bytes / 2**30:.1f} GiB is less than the {needed / 2**30:.1f} GiB it needs"
+    """Why a target can never answer this request, or ``None``. ``zones`` may see it, ``None``: any.
+
+    VRAM is asked for when a policy is applied (``core.nodes``): where it did not suffice there is no target.
+    """
     if wish.pinned_release and not target.release.startswith(wish.pinned_release):
         return f"serves release {target.release[:12]}, not {wish.pinned_release}"
-    if wish.prompt_tokens >= target.max_model_len:
-        return f"context of {target.max_model_len} tokens is too small for about {wish.prompt_tokens}"
     if zones is not None and zones.isdisjoint(target.residency):
         lies = ", ".join(sorted(target.residency)) or "no zone"
         return f"residency: data of {wish.tenant.name} may not be in {lies}"
@@ -152,6 +151,37 @@ def _marks(targets: Sequence[Target], wish: Wish, waits_ms: Sequence[float | Non
     return found
 
 
+def _sifted(
+    snapshot: Snapshot, wish: Wish, zones: frozenset[str] | None, blocked: Collection[str]
+) -> tuple[list[Target], list[tuple[Target, str]], list[Target]]:
+    """Who may answer; the others with the reason; and of these who could if they were not out for now.
+
+    A prompt that is too long for everybody goes to a longest context: the engine counts exactly and says so.
+    """
+    usable: list[Target] = []
+    tight: list[Target] = []
+    away: list[Target] = []
+    dropped: list[tuple[Target, str]] = []
+    for target in snapshot.targets:
+        if target.agent != wish.agent.name:
+            continue
+        out, fits = _out(target, wish, snapshot.lent, blocked), wish.prompt_tokens < target.max_model_len
+        why = out or _unfit(target, wish, zones)
+        if why is not None:
+            dropped.append((target, why))
+            if out is not None and fits and _unfit(target, wish, zones) is None:
+                away.append(target)
+        else:
+            (usable if fits else tight).append(target)
+    if not usable and not away and tight:
+        longest = max(t.max_model_len for t in tight)
+        usable = [t for t in tight if t.max_model_len == longest]
+        tight = [t for t in tight if t.max_model_len < longest]
+    said = f"tokens is too small for about {wish.prompt_tokens}"
+    dropped.extend((t, f"context of {t.max_model_len} {said}") for t in tight)
+    return usable, dropped, away
+
+
 def choose(
     snapshot: Snapshot,
     wish: Wish,
@@ -172,18 +202,12 @@ def choose(
     """
     loved, cloud = wish.agent.language_affinity.get(wish.language), wish.preferred_cloud
     zones = allowed_zones(wish.tenant, wish.data_class)
-    usable: list[Target] = []
-    out: list[tuple[Target, str, TierRank]] = []
-    for target in snapshot.targets:
-        if target.agent == wish.agent.name:
-            why = _out(target, wish, snapshot.lent, blocked) or _unfit(target, wish, zones)
-            if why is None:
-                usable.append(target)
-            else:
-                out.append((target, why, _tier(target, cloud, loved)))
+    usable, dropped, away_now = _sifted(snapshot, wish, zones, blocked)
+    out = [(t, why, _tier(t, cloud, loved)) for t, why in dropped]
     waits_ms = [wait_ms_of(t) for t in usable]
     marks = _marks(usable, wish, waits_ms)
     ranks = [_tier(t, cloud, loved) for t in usable]
+    ease(usable, ranks, marks, wish.session, draw)
     scored: dict[int, tuple[float, tuple[float, ...]]] = {}
     order: list[int] = []
     for group in groups_of(ranks, marks, waits_ms):
@@ -199,7 +223,7 @@ def choose(
         order.remove(first)
         order.insert(0, first)
     # Of those that are out only for now stable facts speak too, whatever their load and health are.
-    away = [(t, rank) for t, _, rank in out if _unfit(t, wish, zones) is None]
+    away = [(t, _tier(t, cloud, loved)) for t in away_now]
     best = min([*ranks, *[rank for _, rank in away]], default=None)
     preferred = [t.region for t, rank in zip(usable, ranks, strict=True) if rank == best]
     return Choice(
@@ -207,7 +231,7 @@ def choose(
         reason=_reason(look),
         look=look,
         preferred=frozenset([*preferred, *[t.region for t, rank in away if rank == best]]),
-    ease(usable, ranks, marks, wish.session, draw)
+        away=tuple(away_now),
         refused=None if usable else _refused([t for t, _, _ in out], zones),
     )
 

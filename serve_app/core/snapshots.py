@@ -50,7 +50,6 @@ class Target:
     weight: float = 1.0
     breaker: BreakerState = "closed"
     accepts_spill: bool = True
-    vram_bytes: int | None = None
     drained: bool = False
     drifted: bool = False
     why: str = ""

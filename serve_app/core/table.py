@@ -38,7 +38,6 @@ class Agent:
     priority: int
     max_tokens_default: int
     timeouts: Timeouts
-    vram_required_bytes: int | None = None
     #: A session leaves its target when more than this many wait there.
     handover_queue: int = 5
     language_affinity: Mapping[str, str] = field(default_factory=dict)

@@ -70,6 +70,18 @@ async def test_an_overloaded_region_spills_and_tells_so() -> None:
 
 
 async def test_what_is_answered_here_makes_no_hop() -> None:
+async def test_a_prompt_that_is_surely_too_long_here_goes_where_it_may_fit() -> None:
+    long, short = "a" * 8 * 64, "a" * (8 * 64 - 1)
+    for text, region in ((short, "cloud-a"), (long, "cloud-b")):
+        stage = Stage(snapshot=picture({"max_model_len": 64}))
+        answer = await run(stage, {**HELLO, "messages": [{"role": "user", "content": text}]})
+        assert answer.headers["x-grix-region"] == region
+    # Where it fits nowhere an engine counts exactly, and says so.
+    nowhere = Stage(scripts=[refused("context_length")], snapshot=picture({"max_model_len": 64}, {"max_model_len": 8}))
+    answer = await run(nowhere, {**HELLO, "messages": [{"role": "user", "content": long}]})
+    assert (answer.status, code(answer), regions(nowhere)) == (400, "context_length_exceeded", ["cloud-a"])
+
+
     stage = Stage(snapshot=picture())
     answer = await run(stage)
     (record,) = stage.journal.records

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from serve_app.core.budget import TokenBudget, decide, estimate_prompt_tokens, text_bytes, token_ratio
+from serve_app.core.budget import (
+    TokenBudget,
+    decide,
+    estimate_prompt_tokens,
+    least_prompt_tokens,
+    text_bytes,
+    token_ratio,
+)
 
 RATIOS = {"en": 1.0, "zh": 1.15, "zh-Hant": 1.25, "ja": 1.6, "ar": 1.8, "id": 1.7, "vi": 1.6, "th": 2.9}
 
@@ -70,3 +77,8 @@ def test_bytes_of_a_content(content: object, size: int) -> None:
 def test_estimates_hold_eight_tokens_for_the_first_turn_and_five_for_each_further() -> None:
     assert [estimate_prompt_tokens([{"content": ""}] * n) for n in range(4)] == [0, 8, 13, 18]
     assert estimate_prompt_tokens([{"content": "a" * 300}, {"content": "b"}]) == 101 + 13
+
+
+def test_a_prompt_has_a_token_of_eight_bytes_at_least() -> None:
+    assert [least_prompt_tokens([{"content": "a" * size}]) for size in (0, 7, 8, 800)] == [0, 0, 1, 100]
+    assert least_prompt_tokens([{"content": "a" * 8}, {"content": None}, {"content": [{"text": "あ" * 8}]}]) == 4
