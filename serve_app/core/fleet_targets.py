@@ -7,10 +7,10 @@ from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from serve_app.core.breaker import SharedBreakers
 from serve_app.core.published import Part
 from serve_app.core.region_facts import RegionFacts
 from serve_app.core.reports import FleetRegion, Plan, RegionState, TargetReport
+from serve_app.core.shared_breakers import SharedBreakers
 from serve_app.core.snapshots import BreakerState, Health, Target
 from serve_app.core.target_health import SLOW_WEIGHT, Ramp, Standing, clean
 
@@ -45,13 +45,17 @@ class PlanView:
 
 @dataclass(frozen=True, slots=True)
 class PeerSight:
-    """A peer as this region sees it: its facts, its own report, what is thought of it as a whole, and its distance."""
+    """A peer as this region sees it: its facts, its own report, what is thought of it as a whole, and its distance.
+
+    ``heard``: it is the peer that says no more, not that nothing was heard yet from here.
+    """
 
     facts: RegionFacts
     state: RegionState
     health: Health
     why: str
     network_ms: float | None
+    heard: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,10 +104,13 @@ class FleetTargets:
         targets = []
         for report in sight.state.targets:
             target = _plain(sight.facts, report, plan, sight.state.revision, sight.network_ms)
+            health, why = report.health, report.why
             if worse or (sight.health == "stale" and report.health in _USABLE):
-                targets.append(self._judged(target, sight.health, sight.why, now_s))
-            else:
-                targets.append(self._judged(target, report.health, report.why, now_s))
+                health, why = sight.health, sight.why
+            if health == "unknown" and sight.heard:
+                # A peer that begins anew: what it has then was not there before.
+                self._ramp(target).out()
+            targets.append(self._judged(target, health, why, now_s))
         part = Part.of(tuple(targets))
         if any(self._ramp(target).is_rising for target in targets):
             self._kept.pop(name, None)
@@ -141,6 +148,7 @@ def _same(one: PeerSight, other: PeerSight) -> bool:
         one.state is other.state
         and one.facts is other.facts
         and (one.health, one.why, one.network_ms) == (other.health, other.why, other.network_ms)
+        and one.heard == other.heard
     )
 
 

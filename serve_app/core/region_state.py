@@ -12,7 +12,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from serve_app.core.breaker import SharedBreakers
 from serve_app.core.fleet_targets import FleetTargets, PeerSight, PlanView
 from serve_app.core.published import Part, Publisher, coarse
 from serve_app.core.region_facts import FleetFacts
@@ -25,6 +24,7 @@ from serve_app.core.reports import (
     RouterReport,
     TargetReport,
 )
+from serve_app.core.shared_breakers import SharedBreakers
 from serve_app.core.snapshots import Health, Load, RegionView, Snapshot
 from serve_app.core.table import Agent
 from serve_app.core.target_health import Replicas, Standing, summed
@@ -134,7 +134,8 @@ class RegionCore:
     def snapshot_for(self, router: str, now_s: float) -> Snapshot:
         """The fleet as this Router shall see it; the generation grows when any Router would see another one."""
         shared = self.refresh(now_s)
-        return replace(shared, lent=self._breakers.lend(router, now_s), recover_s=self._breakers.recover_s(now_s))
+        lent, open_for_s = self._breakers.lend(router, now_s), self._breakers.open_for_s(now_s)
+        return replace(shared, lent=lent, open_for_s=open_for_s)
 
     def refresh(self, now_s: float) -> Snapshot:
         """The picture without what is lent to one Router."""
@@ -183,7 +184,9 @@ class RegionCore:
             state = self._state_of(region.name)
             if region.name != self._facts.me and state is not None:
                 health, why = self._peer(region.name, now_s)
-                sight = PeerSight(region, state, health, why, self._network_ms(region.name))
+                view = self._views.get(region.name)
+                heard = view is not None and view[1].silent_s is not None
+                sight = PeerSight(region, state, health, why, self._network_ms(region.name), heard)
                 yield self._targets.peer(sight, self._plan, now_s)
 
     def _state_of(self, name: str) -> RegionState | None:

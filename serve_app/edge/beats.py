@@ -33,10 +33,14 @@ class Watch:
         """Since the last beat; ``None`` before the first."""
         return None if self._heard_s is None else self._now_s() - self._heard_s
 
-    def heard(self, state: RegionState | None, trip_s: float | None) -> None:
-        """A beat has come; ``None``: nothing new, nothing measured."""
+    def heard(self, state: RegionState | None, trip_s: float | None, *, first: bool = False) -> None:
+        """A beat has come; ``None``: nothing new, nothing measured.
+
+        The ``first`` of a stream says all there is: a gateway that begins anew knows of no state yet, and what was
+        heard of the one before it is no longer true.
+        """
         self._heard_s, self.fault = self._now_s(), ""
-        if state is not None:
+        if state is not None or first:
             self._state = state
         if trip_s is not None:
             self._trips_s.append(trip_s)
@@ -85,12 +89,12 @@ class BeatLine:
             raise WireError("state.region", f"{beat.state.region[:80]!a} is not {self._peer}, who sent it")
         if beat.seq <= self._heard_seq:
             return
-        now_s = self._now_s()
+        now_s, first = self._now_s(), self._heard_seq == 0
         self._heard_seq, self._heard_s = beat.seq, now_s
         sent_s = self._sent_s.pop(beat.echo, None)
         trip_s = None if sent_s is None else max(0.0, now_s - sent_s - beat.held_s)
         if self._watch is not None:
-            self._watch.heard(beat.state, trip_s)
+            self._watch.heard(beat.state, trip_s, first=first)
 
 
 class OwnState:

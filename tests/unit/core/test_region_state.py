@@ -108,6 +108,49 @@ def test_a_peer_that_is_back_comes_by_the_ramp() -> None:
     assert shares == [pytest.approx(x) for x in (0.1, 0.55, 1.0)]
 
 
+@pytest.mark.parametrize("planned", [True, False])
+def test_a_peer_that_begins_anew_comes_by_the_ramp_from_when_it_is_ready(planned: bool) -> None:
+    made = core()
+    state = RegionState("cloud-b", "healthy", "", (THERE,))
+    if planned:
+        made.plan(plan(cloud_b=ready(state=state)), 0.0)
+    anew = replace(THERE, health="unknown", why="no replica has reported yet")
+    script = [
+        (0.0, beat()),
+        (1.0, beat(1.2)),
+        # Its new gateway beats, and has no word of its RegionAgent yet; then its engine loads for a minute.
+        (9.0, beat(0.1, state=None)),
+        (10.0, beat(0.1, anew, state=replace(state, health="unknown", targets=(anew,)))),
+        (70.0, beat(0.1, anew, state=replace(state, health="unknown", targets=(anew,)))),
+    ]
+    for now_s, view in script:
+        made.peers([view], now_s)
+        usable = [t.id for t in made.snapshot_for("r", now_s).targets if t.health in ("healthy", "slow")]
+        assert usable == (["cloud-b/qwen-chat@cccccccc"] if now_s == 0.0 else [])
+    shares = []
+    for now_s in (71.0, 81.0, 91.0):
+        made.peers([beat()], now_s)
+        shares.append(found(made.snapshot_for("r", now_s), "cloud-b").weight)
+    assert shares == [pytest.approx(x) for x in (0.1, 0.55, 1.0)]
+
+
+def test_a_peer_that_was_seen_well_and_then_says_nothing_of_itself_comes_by_the_ramp() -> None:
+    made = core()
+    for now_s, health in ((0.0, "healthy"), (1.0, "unknown"), (2.0, "healthy")):
+        made.peers([beat(0.1, replace(THERE, health=health))], now_s)
+        made.refresh(now_s)
+    assert found(made.snapshot_for("r", 2.0), "cloud-b").weight == pytest.approx(0.1)
+
+
+def test_a_peer_of_which_nothing_was_heard_yet_from_here_needs_no_ramp() -> None:
+    made = core()
+    made.plan(plan(cloud_b=ready(state=RegionState("cloud-b", "healthy", "", (THERE,)))), 0.0)
+    made.peers([PeerView("cloud-b", None)], 0.1)
+    assert seen(made, 0.1)[0] == "unknown"
+    made.peers([beat()], 0.4)
+    assert found(made.snapshot_for("r", 0.4), "cloud-b").weight == 1.0
+
+
 def test_a_gateway_of_our_own_that_tells_nothing_makes_backups_of_the_peers_and_no_ramp() -> None:
     made = core()
     made.peers([beat()], 0.0)
@@ -255,7 +298,8 @@ def test_a_trip_of_one_router_is_in_the_snapshot_of_all_and_its_end_is_a_ramp() 
     target = found(made.snapshot_for("r1", 0.0), "cloud-b").id
     made.router(RouterReport("r1", {target: Outcomes(0, 10)}, trips=(Trip(target, 30.0, "10 failures"),)), 0.0)
     snapshot = made.snapshot_for("r2", 0.0)
-    assert (found(snapshot, "cloud-b").breaker, snapshot.recover_s, snapshot.lent) == ("open", 30.0, frozenset())
+    assert (snapshot.open_for_s, snapshot.lent) == ({target: 30.0}, frozenset())
+    assert found(snapshot, "cloud-b").breaker == "open"
     made.peers([beat()], 31.0)
     half = made.snapshot_for("r2", 31.0)
     assert (found(half, "cloud-b").breaker, half.lent) == ("probing", frozenset({target}))

@@ -63,14 +63,26 @@ def test_a_state_travels_when_it_has_changed() -> None:
     assert told == [None, STATE, None, OTHER, None, STATE]
 
 
-def test_what_is_known_of_a_peer_outlives_a_stream() -> None:
+def test_what_is_known_of_a_peer_outlives_a_stream_until_the_next_one_begins() -> None:
+    pair = Pair()
+    pair.round(state=STATE)
+    pair.clock.time_s += 5
+    assert pair.watch.view() == PeerView("cloud-b", pytest.approx(5.0), 20.0, STATE)  # type: ignore[arg-type]
+    again = BeatLine("cloud-b", pair.watch, pair.clock.now_s)
+    again.take(Beat(1, 0, 0.0, OTHER))
+    again.take(Beat(2, 0, 0.0))
+    assert pair.watch.view() == PeerView("cloud-b", 0.0, 20.0, OTHER)
+
+
+def test_a_peer_that_begins_anew_has_no_state_of_before() -> None:
     pair = Pair()
     pair.round(state=STATE)
     again = BeatLine("cloud-b", pair.watch, pair.clock.now_s)
-    pair.clock.time_s += 5
-    assert pair.watch.view() == PeerView("cloud-b", pytest.approx(5.0), 20.0, STATE)  # type: ignore[arg-type]
     again.take(Beat(1, 0, 0.0))
-    assert pair.watch.view() == PeerView("cloud-b", 0.0, 20.0, STATE)
+    assert pair.watch.view().state is None
+    again.take(Beat(2, 0, 0.0, STATE))
+    again.take(Beat(3, 0, 0.0))
+    assert pair.watch.view().state == STATE
 
 
 def test_a_beat_that_was_before_is_no_sign_of_life() -> None:
