@@ -84,15 +84,15 @@ SCORERS: Final[dict[str, Scorer]] = {
 }
 
 
+def default_weights() -> dict[str, float]:
+    return {name: scorer.weight for name, scorer in SCORERS.items()}
+
+
 def wait_ms_of(target: Target) -> float | None:
     """The queue wait as far as anything tells: of those that got a slot lately, and of the one that waits longest.
 
     Where slots are free and nobody waits, the queue that others waited in is over: who was over the limit for as long
     as that is remembered would stay empty meanwhile, and the others would be over it next.
-def default_weights() -> dict[str, float]:
-    return {name: scorer.weight for name, scorer in SCORERS.items()}
-
-
     """
     load = target.load
     if load.waiting == 0 and load.running is not None and load.running < target.slots:

@@ -14,7 +14,7 @@ from serve_app.core import pick, pick_order
 from serve_app.core.retry import MAX_ATTEMPTS
 from serve_app.core.scorers import default_weights
 from serve_app.core.snapshots import BreakerState, Health, Load, Snapshot, Target
-from serve_app.core.table import Scoring, Tenant
+from serve_app.core.table import Tenant
 from serve_app.core.tenants import check_residency
 from tests.fakes import agent
 
@@ -174,9 +174,9 @@ def test_who_compares_only_what_may_be_needed_tries_the_same(
     quick = pick.choose(fleet, wish, default_weights(), in_flight=in_flight, draw=draw)
     assert sorted(t.id for t in quick.order) == sorted(t.id for t in whole.order)
     assert (quick.preferred, quick.refused) == (whole.preferred, whole.refused)
-    marks = {c.target.id: (c.mark, c.tier_rank if c.mark != "over limit" else None) for c in whole.candidates}
     # Which side of its share of a tier a request falls on is drawn too.
     assume(quick.look.marks == whole.look.marks)
+    marks = {c.target.id: (c.mark, c.tier_rank if c.mark != "over limit" else None) for c in whole.candidates}
     if whole.order:
         # Whoever is drawn stands where the best one stands; the others are tried as they were.
         assert marks[quick.order[0].id] == marks[whole.order[0].id]

@@ -11,7 +11,7 @@ import pytest
 from serve_app.core import pick, scorers
 from serve_app.core.scorers import default_weights
 from serve_app.core.snapshots import Load, Snapshot, Target
-from serve_app.core.table import Scoring, Tenant
+from serve_app.core.table import Tenant
 from tests.fakes import agent
 
 ANY = Tenant("acme", (), frozenset({"any"}))
@@ -161,6 +161,8 @@ def test_each_filter_has_a_name(changes: dict[str, object], said: str) -> None:
     choice = choose(target("b", **changes), target("c", gpu_hour_usd=9.0))
     assert [t.region for t in choice.order] == ["c"]
     assert choice.candidates[1].dropped == said
+
+
 def test_a_prompt_that_is_too_long_for_all_goes_where_the_context_is_longest() -> None:
     """The engine counts exactly, and says what does not fit; while a longer context is out for now nobody says so."""
     long = replace(WISH, prompt_tokens=5000)
@@ -193,8 +195,6 @@ def test_a_region_with_room_keeps_what_is_its_own_however_near_another_is(networ
     assert shares(here, there, region="b") == {"b": 1.0, "a": 0.0}
     # One that is nearly full hands on.
     assert shares(replace(here, load=free(15)), there, region="b")["a"] > 0.5
-
-
 
 
 def test_a_region_uses_itself_where_it_takes_no_others_and_while_it_is_drained() -> None:
@@ -230,6 +230,8 @@ def test_rte_23_what_this_router_found_out_holds_at_once() -> None:
     choice = pick.choose(Snapshot(1, 1, (a, b)), WISH, default_weights(), blocked={a.id})
     assert [t.region for t in choice.order] == ["b"]
     assert choice.candidates[1].dropped == "its breaker is open in this Router"
+
+
 def test_who_does_not_tell_its_queue_is_not_taken_for_the_least_loaded() -> None:
     wish = replace(WISH, session="acme/s1", kept="b")
     untold, busy = target("b", load=Load(waiting=9)), target("c", load=Load(900.0, waiting=9, running=4))
@@ -241,8 +243,6 @@ def test_those_that_could_answer_and_are_out_for_now_are_known() -> None:
     open_, bound = target("b", breaker="open"), replace(WISH, tenant=Tenant("acme", (), frozenset({"sg"})))
     abroad = target("c", breaker="open", residency=frozenset({"eu"}))
     assert [t.region for t in choose(open_, abroad, wish=bound).away] == ["b"]
-
-
 
 
 def test_a_lent_probe_comes_first_in_its_tier_and_in_no_other() -> None:
@@ -368,6 +368,8 @@ def test_other_regions_are_drawn_by_what_they_have_free_so_that_not_all_go_to_th
 def test_what_comes_back_is_drawn_as_often_as_its_weight_says() -> None:
     found = shares(target("b", load=free(0)), target("c", load=free(0), weight=0.25))
     assert found["c"] == pytest.approx(0.2, abs=0.01)
+
+
 @pytest.mark.parametrize("weight", [0.1, 0.3, 0.8])
 @pytest.mark.parametrize("place", [{"gpu_hour_usd": 0.5}, {"cloud": "near"}])
 def test_what_comes_back_alone_in_its_tier_gets_its_weight_of_all(weight: float, place: dict[str, object]) -> None:
@@ -404,8 +406,6 @@ def test_what_has_its_share_comes_before_long_queues_and_a_session_stays_with_it
 def test_who_looks_sees_what_most_requests_get() -> None:
     found = {w: choose(target("b", gpu_hour_usd=0.5, weight=w), target("c")).order[0].region for w in (0.1, 0.5, 0.6)}
     assert found == {0.1: "c", 0.5: "c", 0.6: "b"}
-
-
 
 
 def test_the_best_at_home_is_not_drawn_for() -> None:
