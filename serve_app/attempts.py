@@ -67,7 +67,8 @@ def _patience(target: Target, here: str | None, limits: Timeouts, *, is_spared: 
 async def _begin(
     agents: Agents, target: Target, call: AgentCall, patience: _Patience, deadline_s: float, clock: Clock
 ) -> Started:
-    frames = agents.call(target, call)
+    """The call as far as its head."""
+    began_s, frames = clock.now_s(), agents.call(target, call)
     try:
         left_s = deadline_s - clock.now_s()
         frame = await _until(frames, patience.accepted_s, left_s, patience.late, patience.said)
@@ -79,9 +80,7 @@ async def _begin(
             raise GrixError("upstream_invalid", "The engine sent an answer without a head.")
         if frame.failure is not None:
             raise_failure(frame.failure)
-        started = Started(target, frame, frames, clock.now_s())
-        await _hear(started, call.stream, deadline_s, clock)
-        return started
+        return Started(target, frame, frames, began_s, clock.now_s())
     except BaseException:
         await close(frames)
         raise
@@ -205,7 +204,7 @@ class Attempts:
         try:
             started = await _begin(self.agents, target, stamped, patience, errand.deadline_s, self.clock)
         except GrixError as error:
-            if self.targets.failed(target, entry, error.reason, self.clock.now_s()) is not None:
+            if self.targets.failed(target, entry, error.reason, began_s, self.clock.now_s()) is not None:
                 record.tripped.append(target.region)
             self.targets.ended(target)
             self._note(record, target, began_s, error.reason)

@@ -23,12 +23,13 @@ class Started:
     """A call that has said something: the target that answers, its head, and what is still to come.
 
     ``held`` is what was read to be sure of that: the opening of a stream, or an unstreamed answer whole, then with its
-    ``tail``. ``head_s`` is when the head came.
+    ``tail``. ``began_s`` is when the call began, ``head_s`` when the head came.
     """
 
     target: Target
     head: Head
     frames: Stream
+    began_s: float = 0.0
     head_s: float = 0.0
     held: bytes = b""
     tail: Tail | None = None
@@ -117,7 +118,7 @@ async def relay(
             else:
                 raise GrixError("upstream_invalid", "The engine sent a frame out of order.")
     except GrixError as error:
-        if targets.failed(started.target, "call", error.reason, clock.now_s()) is not None:
+        if targets.failed(started.target, "call", error.reason, started.began_s, clock.now_s()) is not None:
             record.tripped.append(started.target.region)
         raise
     finally:

@@ -241,7 +241,7 @@ class SimRegion:
 
     def _failed(self, job: Job, reason: Reason) -> None:
         target = job.target
-        self.known.failed(target, job.entry, reason, self._clock.now_s)
+        self.known.failed(target, job.entry, reason, job.sent_s, self._clock.now_s)
         self.known.ended(target)
         again = next_attempt(reason, job.attempt, job.index, len(job.order), is_away=target.region != self.name)
         if again is None or not self.budget.spend():

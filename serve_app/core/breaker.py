@@ -1,8 +1,9 @@
-"""Breakers: who is not asked for a while because it failed, counted by each Router and shared by its region.
+"""Breakers: who is not asked for a while because it failed, as each Router counts it (shared: ``shared_breakers``).
 
 A breaker opens after :data:`STREAK` failures in a row within :data:`WINDOW_S`, or when more than :data:`SHARE_ABOVE` of
-at least :data:`SAMPLES` calls of that window failed. It stays open for :data:`OPEN_S`; then one call at a time may find
-out (half-open): passed, it closes; failed, it opens again. A longer cool-down is never shortened.
+at least :data:`SAMPLES` calls of that window failed. Where fewer calls than that come, or each takes longer than the
+window to fail, :data:`SAMPLES` failures in a row open it, however old. It stays open for :data:`OPEN_S`; then one call
+at a time may find out (half-open): passed, it closes; failed, it opens again. A longer cool-down is never shortened.
 """
 
 from __future__ import annotations
@@ -13,20 +14,15 @@ from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from serve_app.core.reports import Outcomes, ProbeResult, RouterReport, Trip
-from serve_app.core.snapshots import BreakerState
 from serve_app.outcomes import STATUS, Reason
 
 WINDOW_S: Final = 30.0
 STREAK: Final = 10
 SHARE_ABOVE: Final = 0.4
-SAMPLES: Final = 10
+SAMPLES: Final = 5
 OPEN_S: Final = 30.0
-#: How long a Router may keep a lent probe before it goes to another one: no request may have come its way.
-LEND_S: Final = 10.0
-#: The Router that let its probe lapse leaves it to the others for so long.
-PASS_OVER_S: Final = 1.0
-#: One lost replica, or one line that was cut, takes all its calls along at once, and Serve or the missing beats have
-#: already taken it out: that is one failure.
+#: One lost replica, or one line that was cut, takes along at once all calls that it had, and Serve or the missing beats
+#: have already taken it out: that is one failure. A call that begins after it and is lost is another.
 LOST: Final[frozenset[Reason]] = frozenset({"replica_lost", "peer_silent"})
 LOSS_S: Final = 1.0
 #: A target that nobody has asked for so long since its cool-down is forgotten.
@@ -38,7 +34,10 @@ Entry = Literal["call", "probe"]
 
 @dataclass(slots=True)
 class Window:
-    """Calls of the last :data:`WINDOW_S`, in buckets of a second, and the times of the last failures in a row."""
+    """Calls of the last :data:`WINDOW_S`, in buckets of a second, and the times of the last failures in a row.
+
+    A row is remembered for :data:`FORGET_S` after its last failure, calls are not.
+    """
 
     _buckets: deque[tuple[int, int, int]] = field(default_factory=deque)
     _streak: deque[float] = field(default_factory=lambda: deque(maxlen=STREAK))
@@ -61,7 +60,7 @@ class Window:
 
     def is_idle(self, now_s: float) -> bool:
         self._forget(now_s)
-        return not self._buckets
+        return not self._buckets and not (self._streak and self._streak[-1] > now_s - FORGET_S)
 
     def verdict(self, now_s: float, *, streaks: bool = True) -> str | None:
         """Why the breaker opens now, or ``None``. Calls of several Routers are in no order: no ``streaks`` there."""
@@ -72,6 +71,8 @@ class Window:
         calls = failed + sum(good for _, good, _ in self._buckets)
         if calls >= SAMPLES and failed > SHARE_ABOVE * calls:
             return f"{failed} of {calls} calls failed in {WINDOW_S:g} s"
+        if calls < SAMPLES <= len(self._streak):
+            return f"{len(self._streak)} failures and no success between them"
         return None
 
     def __len__(self) -> int:
@@ -116,14 +117,19 @@ class RouterBreakers:
         """Everything that is :meth:`blocked`; mostly empty."""
         return frozenset(target_id for target_id in self._own if self.blocked(target_id, now_s))
 
-    def begin(self, target_id: str, now_s: float, *, half_open: bool = False) -> Entry | None:
+    def begin(self, target_id: str, now_s: float, *, half_open: bool = False, is_closed: bool = False) -> Entry | None:
         """How a call may begin, or ``None``: it must not. ``half_open``: the region lent this Router its probe.
 
-        A ``probe`` has to end in :meth:`succeeded`, :meth:`failed` or :meth:`rejected`, with ``probe`` set.
+        ``is_closed``: the region knows that the target is well; then a cool-down of this Router's that is over leaves
+        nothing to find out. A ``probe`` has to end in :meth:`succeeded`, :meth:`failed` or :meth:`rejected`, with
+        ``probe`` set.
         """
         if self.blocked(target_id, now_s):
             return None
         own = self._own.get(target_id)
+        if is_closed and own is not None and own.open_until_s is not None:
+            del self._own[target_id]
+            own = None
         if not half_open and (own is None or own.open_until_s is None):
             return "call"
         self._own.setdefault(target_id, _Own()).probing = True
@@ -140,14 +146,20 @@ class RouterBreakers:
         elif own.open_until_s is None:
             own.window.add(1, 0, now_s)
 
-    def failed(self, target_id: str, reason: Reason, now_s: float, *, probe: bool = False) -> Trip | None:
-        """The target failed; the trip, when that opens its breaker. Other reasons are :meth:`rejected`."""
+    def failed(
+        self, target_id: str, reason: Reason, now_s: float, *, began_s: float | None = None, probe: bool = False
+    ) -> Trip | None:
+        """The target failed; the trip, when that opens its breaker. Other reasons are :meth:`rejected`.
+
+        ``began_s`` is when the call began; ``None``: now.
+        """
         if STATUS[reason].outcome != "failed":
             self.rejected(target_id, probe=probe)
             return None
         own = self._own.setdefault(target_id, _Own())
         if reason in LOST and not probe:
-            if own.lost_s is not None and now_s - own.lost_s < LOSS_S:
+            had = now_s if began_s is None else began_s
+            if own.lost_s is not None and had < own.lost_s and now_s - own.lost_s < LOSS_S:
                 return None
             own.lost_s = now_s
         self._tell(target_id, 1)
@@ -218,92 +230,3 @@ class RouterBreakers:
         if own.open_until_s is not None:
             return now_s > own.open_until_s + FORGET_S
         return own.window.is_idle(now_s)
-
-
-@dataclass(slots=True)
-class _Shared:
-    """What the region knows of one target's breaker. ``lender`` is the Router that last got its probe."""
-
-    window: Window = field(default_factory=Window)
-    open_until_s: float | None = None
-    lender: str | None = None
-    lent_s: float = 0.0
-
-    def open(self, until_s: float) -> None:
-        self.open_until_s = until_s if self.open_until_s is None else max(self.open_until_s, until_s)
-        self.window, self.lender = Window(), None
-
-
-@dataclass(slots=True)
-class SharedBreakers:
-    """The region's breakers, kept by its RegionAgent: what one Router found out holds for all."""
-
-    _shared: dict[str, _Shared] = field(default_factory=dict)
-    _known: frozenset[str] | None = None
-
-    def take(self, report: RouterReport, now_s: float) -> frozenset[str]:
-        """Takes in one push; the targets whose probe has passed, which may ramp up from now on."""
-        for target_id, outcomes in report.outcomes.items():
-            shared = self._shared.setdefault(target_id, _Shared())
-            if shared.open_until_s is None:
-                shared.window.add(outcomes.succeeded, outcomes.failed, now_s)
-                if shared.window.verdict(now_s, streaks=False) is not None:
-                    shared.open(now_s + OPEN_S)
-        closed = set()
-        for probe in report.probes:
-            if probe.passed and self._holds(probe.target, report.router, now_s):
-                self._shared[probe.target] = _Shared()
-                closed.add(probe.target)
-            elif not probe.passed:
-                self._shared.setdefault(probe.target, _Shared()).open(now_s + OPEN_S)
-        for trip in (t for t in report.trips if t.open_for_s > 0):
-            self._shared.setdefault(trip.target, _Shared()).open(now_s + trip.open_for_s)
-            closed.discard(trip.target)
-        self._shared = {i: shared for i, shared in self._shared.items() if not self._is_over(i, shared, now_s)}
-        return frozenset(closed)
-
-    def state(self, target_id: str, now_s: float) -> BreakerState:
-        shared = self._shared.get(target_id)
-        if shared is None or shared.open_until_s is None:
-            return "closed"
-        return "open" if now_s < shared.open_until_s else "probing"
-
-    def lend(self, router: str, now_s: float) -> frozenset[str]:
-        """The targets whose one probe this Router has, those included that it gets now."""
-        return frozenset(
-            target_id
-            for target_id, shared in self._shared.items()
-            if self.state(target_id, now_s) == "probing" and _lent(shared, router, now_s)
-        )
-
-    def recover_s(self, now_s: float) -> float | None:
-        """How long until the soonest open target may be tried; ``None`` when none is open."""
-        left = [s.open_until_s - now_s for s in self._shared.values() if s.open_until_s is not None]
-        return max(0.0, min(left)) if left else None
-
-    def retain(self, known: Collection[str]) -> None:
-        """Only these are still targets; others go with the next push, when they have sat out their cool-down.
-
-        A target that comes back meanwhile is still in it.
-        """
-        self._known = frozenset(known)
-
-    def __len__(self) -> int:
-        return len(self._shared)
-
-    def _is_over(self, target_id: str, shared: _Shared, now_s: float) -> bool:
-        if shared.open_until_s is None:
-            return shared.window.is_idle(now_s)
-        return now_s >= shared.open_until_s and self._known is not None and target_id not in self._known
-
-    def _holds(self, target_id: str, router: str, now_s: float) -> bool:
-        return self.state(target_id, now_s) == "probing" and self._shared[target_id].lender == router
-
-
-def _lent(shared: _Shared, router: str, now_s: float) -> bool:
-    """Whether the probe is this Router's, after it has been given to it if it is free."""
-    held_s = now_s - shared.lent_s
-    if shared.lender is None or held_s >= LEND_S + (PASS_OVER_S if shared.lender == router else 0.0):
-        shared.lender, shared.lent_s = router, now_s
-        return True
-    return shared.lender == router and held_s < LEND_S

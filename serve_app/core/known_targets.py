@@ -41,7 +41,9 @@ class KnownTargets:
 
     def begin(self, target: Target, now_s: float) -> Entry | None:
         """How a call may begin, or ``None``. One that begins has to end in :meth:`ended`, whatever it was."""
-        entry = self.breakers.begin(target.id, now_s, half_open=target.breaker == "probing")
+        half_open, is_fit = target.breaker == "probing", target.health in ("healthy", "slow")
+        is_closed = is_fit and target.breaker == "closed"
+        entry = self.breakers.begin(target.id, now_s, half_open=half_open, is_closed=is_closed)
         if entry is not None:
             self._since[target.id] += 1
         return entry
@@ -50,9 +52,9 @@ class KnownTargets:
         self.breakers.succeeded(target.id, now_s, probe=entry == "probe")
         self._hurry()
 
-    def failed(self, target: Target, entry: Entry, reason: Reason, now_s: float) -> Trip | None:
-        """The trip, when this failure opens the target's breaker."""
-        trip = self.breakers.failed(target.id, reason, now_s, probe=entry == "probe")
+    def failed(self, target: Target, entry: Entry, reason: Reason, began_s: float, now_s: float) -> Trip | None:
+        """The trip, when this failure of a call that began at ``began_s`` opens the target's breaker."""
+        trip = self.breakers.failed(target.id, reason, now_s, began_s=began_s, probe=entry == "probe")
         self._hurry()
         return trip
 

@@ -11,13 +11,12 @@ from serve_app.core.breaker import (
     FORGET_S,
     OPEN_S,
     SAMPLES,
-    STREAK,
     WINDOW_S,
     RouterBreakers,
-    SharedBreakers,
     Window,
 )
 from serve_app.core.reports import Outcomes, ProbeResult, RouterReport, Trip
+from serve_app.core.shared_breakers import SharedBreakers
 
 TARGETS = ("a", "b", "c")
 ROUTERS = ("r1", "r2", "r3")
@@ -76,12 +75,13 @@ def test_a_router_asks_nobody_in_a_cool_down_and_has_one_probe_out(events: list[
             assert breakers.blocked(name, now_s) or now_s >= until_s.get(name, 0.0)
 
 
-@given(st.lists(st.floats(0.0, WINDOW_S), min_size=1, max_size=STREAK - 1), st.floats(0.0, 1000.0))
+@given(st.lists(st.floats(0.0, WINDOW_S), min_size=1, max_size=SAMPLES - 1), st.floats(0.0, 1000.0))
 def test_failures_outside_the_window_are_forgotten(ages_s: list[float], later_s: float) -> None:
-    """Fewer than a row's failures, then as many again when the first are too old: never a trip."""
+    """Fewer failures than count, a success, then as many again when the first are too old: never a trip."""
     breakers = RouterBreakers()
     for at_s in sorted(ages_s):
         assert breakers.failed("a", "upstream_failed", 1000.0 + at_s) is None
+    breakers.succeeded("a", 1000.0 + WINDOW_S)
     again_s = 1000.0 + 2 * WINDOW_S + 1.0 + later_s
     assert [breakers.failed("a", "upstream_failed", again_s) for _ in range(SAMPLES - 1)] == [None] * (SAMPLES - 1)
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from serve_app.core.breaker import LEND_S, OPEN_S, PASS_OVER_S, RouterBreakers, SharedBreakers
+from serve_app.core.breaker import OPEN_S, RouterBreakers
 from serve_app.core.reports import Outcomes, ProbeResult, RouterReport, Trip
+from serve_app.core.shared_breakers import LEND_S, PASS_OVER_S, SharedBreakers
 from serve_app.outcomes import STATUS, Reason
 
 T = "cloud-b/qwen-chat@abc00000"
@@ -18,12 +19,18 @@ def fail(breakers: RouterBreakers, times: int, now_s: float = 100.0, reason: Rea
 
 def tripped(now_s: float = 100.0) -> RouterBreakers:
     breakers = RouterBreakers()
-    assert len(fail(breakers, 10, now_s)) == 1
+    assert len(fail(breakers, 5, now_s)) == 1
     return breakers
+
+
+def succeed(breakers: RouterBreakers, times: int, now_s: float = 100.0) -> None:
+    for _ in range(times):
+        breakers.succeeded(T, now_s)
 
 
 def test_rte_23_ten_failures_in_a_row_open_at_once_and_for_thirty_seconds() -> None:
     breakers = RouterBreakers()
+    succeed(breakers, 30)
     assert fail(breakers, 9) == []
     assert not breakers.blocked(T, 100.0)
     assert fail(breakers, 1) == [Trip(T, 30.0, "10 failures in a row, the last: upstream_failed")]
@@ -35,37 +42,76 @@ def test_rte_23_ten_failures_in_a_row_open_at_once_and_for_thirty_seconds() -> N
 
 def test_a_success_between_them_begins_the_row_anew() -> None:
     breakers = RouterBreakers()
-    for _ in range(30):
-        breakers.succeeded(T, 100.0)
+    succeed(breakers, 60)
     assert fail(breakers, 9) == []
     breakers.succeeded(T, 100.0)
     assert fail(breakers, 9) == []
     assert len(fail(breakers, 1)) == 1
 
 
-def test_failures_that_are_not_within_the_window_are_no_row() -> None:
+def test_rte_23_one_request_each_five_seconds_opens_what_fails_for_all_routers() -> None:
+    """Two Routers take turns at a target that is bad from the start: after five failures nobody asks it for a while."""
+    routers, shared = [RouterBreakers(), RouterBreakers()], SharedBreakers()
+    asked: list[float] = []
+    opened_s: float | None = None
+    for second in range(100, 155):
+        if second % 5 == 0:
+            mine = routers[second // 5 % 2]
+            if shared.state(T, second) == "closed" and mine.begin(T, second, is_closed=True) is not None:
+                asked.append(second)
+                mine.failed(T, "upstream_failed", second, began_s=second)
+        for i, router in enumerate(routers):
+            shared.take(router.report(f"r{i}", second), second)
+        if opened_s is None and shared.state(T, second) == "open":
+            opened_s = second
+    assert (asked, opened_s) == ([100, 105, 110, 115, 120], 120)
+    assert (shared.state(T, 149.9), shared.state(T, 150.0)) == ("open", "probing")
+
+
+def test_rte_23_a_router_alone_opens_it_as_soon() -> None:
     breakers = RouterBreakers()
-    # One each 5 s: never ten within 30 s, nor ten samples.
-    assert [trip for i in range(40) for trip in fail(breakers, 1, 100.0 + 5 * i)] == []
+    trips = [(at, fail(breakers, 1, at)) for at in (100.0, 105.0, 110.0, 115.0, 120.0)]
+    assert [at for at, trip in trips if trip] == [120.0]
 
 
-@pytest.mark.parametrize(("good", "bad", "opens"), [(6, 4, False), (6, 5, True), (0, 9, False), (59, 40, True)])
+def test_five_that_take_thirty_seconds_each_to_fail_open_it_however_old_the_first_is() -> None:
+    breakers = RouterBreakers()
+    found: list[Trip] = []
+    for i in range(5):
+        found += fail(breakers, 1, 100.0 + 31.0 * i, "first_byte_timeout")
+        breakers.report("r", 115.0 + 31.0 * i)
+    assert found == [Trip(T, 30.0, "5 failures and no success between them, the last: first_byte_timeout")]
+
+
+def test_a_success_between_slow_failures_begins_the_row_anew() -> None:
+    breakers = RouterBreakers()
+    for i in range(20):
+        assert fail(breakers, 1, 100.0 + 40.0 * i, "first_byte_timeout") == []
+        if i % 4 == 3:
+            succeed(breakers, 1, 120.0 + 40.0 * i)
+
+
+def test_routers_count_a_slow_row_together() -> None:
+    shared = SharedBreakers()
+    for i in range(5):
+        assert shared.state(T, 100.0 + 31.0 * i) == "closed"
+        shared.take(RouterReport(f"r{i % 2}", {T: Outcomes(0, 1)}), 100.0 + 31.0 * i)
+    assert shared.state(T, 224.0) == "open"
+
+
+@pytest.mark.parametrize(
+    ("good", "bad", "opens"),
+    [(6, 4, False), (6, 5, True), (3, 2, False), (2, 3, True), (0, 4, False), (0, 5, True), (60, 9, False)],
+)
 def test_more_than_two_fifths_of_enough_calls_open(good: int, bad: int, opens: bool) -> None:
     breakers = RouterBreakers()
-    order = [i * good // bad for i in range(1, bad + 1)]
-    done, trips = 0, []
-    for due in order:
-        while done < due:
-            breakers.succeeded(T, 100.0)
-            done += 1
-        trips += fail(breakers, 1)
-    assert bool(trips) is opens
+    succeed(breakers, good)
+    assert bool(fail(breakers, bad)) is opens
 
 
 def test_the_reason_of_a_share_is_told_with_its_numbers() -> None:
     breakers = RouterBreakers()
-    for _ in range(6):
-        breakers.succeeded(T, 100.0)
+    succeed(breakers, 6)
     (trip,) = fail(breakers, 5, 101.0, "first_byte_timeout")
     assert trip.reason == "5 of 11 calls failed in 30 s, the last: first_byte_timeout"
 
@@ -82,12 +128,39 @@ def test_rte_16_rte_24_what_is_not_a_failure_counts_nothing(reason: Reason) -> N
 @pytest.mark.parametrize("reason", ["replica_lost", "peer_silent"])
 def test_one_loss_is_one_failure_however_many_streams_it_had(reason: Reason) -> None:
     breakers = RouterBreakers()
-    assert fail(breakers, 16, reason=reason) == []
+    assert [breakers.failed(T, reason, 100.0, began_s=99.0) for _ in range(16)] == [None] * 16
     # Nor do others hear of more.
     assert breakers.report("r", 100.0).outcomes == {T: Outcomes(0, 1)}
-    # Ten losses, a second apart, are ten.
-    trips = [trip for i in range(1, 10) for trip in fail(breakers, 3, 100.0 + i, reason)]
-    assert len(trips) == 1
+    # Five losses, a second apart, are five.
+    losses = [breakers.failed(T, reason, 100.0 + i, began_s=99.0) for i in range(1, 5) for _ in range(3)]
+    assert [trip is not None for trip in losses] == [False] * 9 + [True, False, False]
+
+
+@pytest.mark.parametrize("reason", ["replica_lost", "peer_silent"])
+def test_what_loses_half_of_twenty_calls_a_second_is_opened_within_five(reason: Reason) -> None:
+    breakers, now_s = RouterBreakers(), 100.0
+    succeed(breakers, 20, 99.0)
+    for i in range(100):
+        began_s, now_s = 100.0 + i * 0.05, 100.01 + i * 0.05
+        if i % 2:
+            succeed(breakers, 1, now_s)
+        elif breakers.failed(T, reason, now_s, began_s=began_s) is not None:
+            break
+    assert breakers.blocked(T, now_s) and now_s < 105.0
+
+
+def test_a_cool_down_that_is_over_leaves_nothing_to_find_out_once_the_region_says_closed() -> None:
+    """Another Router's probe has passed meanwhile: one failure opens nothing again."""
+    breakers = tripped()
+    assert breakers.begin(T, 129.9, is_closed=True) is None
+    assert breakers.begin(T, 140.0, is_closed=True) == "call"
+    assert fail(breakers, 1, 141.0) == []
+    assert breakers.report("r2", 141.0).trips == ()
+    assert breakers.begin(T, 142.0, is_closed=True) == "call"
+    # A probe of its own that is out stays the only call.
+    probing = tripped()
+    assert probing.begin(T, 130.0) == "probe"
+    assert probing.begin(T, 130.0, is_closed=True) is None
 
 
 def test_after_the_cool_down_one_call_at_a_time_finds_out() -> None:
@@ -185,8 +258,8 @@ def test_a_trip_anywhere_holds_for_all() -> None:
     shared = opened()
     assert [shared.state(T, at) for at in (100.0, 129.9, 130.0)] == ["open", "open", "probing"]
     assert shared.state("a", 100.0) == "closed"
-    assert shared.recover_s(110.0) == 20.0
-    assert SharedBreakers().recover_s(110.0) is None
+    assert (shared.open_for_s(110.0), shared.open_for_s(140.0)) == ({T: 20.0}, {T: 0.0})
+    assert SharedBreakers().open_for_s(110.0) == {}
 
 
 @pytest.mark.parametrize("order", [(1.0, 60.0), (60.0, 1.0)])

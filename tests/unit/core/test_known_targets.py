@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
+
+import pytest
 
 from serve_app.core.breaker import RouterBreakers
 from serve_app.core.known_targets import KnownTargets
@@ -59,16 +62,16 @@ def test_a_target_that_left_is_forgotten() -> None:
 
 def test_a_trip_and_a_probe_are_told_at_once_and_only_until_they_are() -> None:
     told = Told()
-    for _ in range(9):
-        assert told.targets.failed(A, "call", "upstream_failed", 100.0) is None
+    for _ in range(4):
+        assert told.targets.failed(A, "call", "upstream_failed", 99.0, 100.0) is None
     assert told.hurried == 0
-    assert told.targets.failed(A, "call", "upstream_failed", 100.0) is not None
+    assert told.targets.failed(A, "call", "upstream_failed", 99.0, 100.0) is not None
     assert told.hurried == 1
     assert told.targets.known(PICTURE, 100.0).blocked == {A.id}
     told.breakers.report("r", 101.0)
     told.targets.succeeded(B, "call", 101.0)
     assert told.hurried == 1
-    assert told.targets.begin(A, 130.0) == "probe"
+    assert told.targets.begin(replace(A, health="unknown"), 130.0) == "probe"
     told.targets.succeeded(A, "probe", 131.0)
     assert told.hurried == 2
     assert told.breakers.report("r", 131.0).probes == (ProbeResult(A.id, True),)
@@ -86,12 +89,32 @@ def test_a_target_whose_probe_is_lent_gets_one_call() -> None:
     assert told.in_flight() == {A.id: 1}
 
 
+@pytest.mark.parametrize(
+    ("changes", "entry"),
+    [
+        ({}, "call"),
+        ({"health": "slow"}, "call"),
+        # The region is silent, or there is nobody who shares breakers.
+        ({"health": "unknown"}, "probe"),
+        ({"health": "stale"}, "probe"),
+        ({"breaker": "probing"}, "probe"),
+    ],
+)
+def test_who_shares_breakers_knows_better_than_a_cool_down_of_ours_that_is_over(
+    changes: dict[str, Any], entry: str
+) -> None:
+    told = Told()
+    for _ in range(5):
+        told.targets.failed(A, "call", "upstream_failed", 100.0, 100.0)
+    assert told.targets.begin(replace(A, **changes), 130.0) == entry
+
+
 def test_the_soonest_of_those_that_are_out() -> None:
     told = Told()
     assert told.targets.recover_s([A, B], 100.0) is None
     for at_s, target in ((100.0, A), (110.0, B)):
         for _ in range(10):
-            told.targets.failed(target, "call", "upstream_failed", at_s)
+            told.targets.failed(target, "call", "upstream_failed", at_s, at_s)
     assert told.targets.recover_s([A, B], 115.0) == 15.0
     assert told.targets.recover_s([B], 115.0) == 25.0
 
