@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any, Final, Protocol
 
 from deployments.region_handle import RegionAway
@@ -69,8 +70,8 @@ class FleetWatch:
             return False
         if not self._trusted:
             log.info("snapshots come from the RegionAgent: %d.%d", snapshot.epoch, snapshot.generation)
-        self._last, self._trusted = snapshot, True
-        self._on_snapshot(snapshot)
+        self._last, self._trusted = replace(snapshot, received_s=self._heard_s), True
+        self._on_snapshot(self._last)
         return True
 
     def _missed(self, why: str) -> None:

@@ -20,8 +20,9 @@ _SAID: Final[dict[Reason, str]] = {
     "root_limit": "This trace or session has as many requests running as it may have at once: {per_root}.",
     "batch_limit": "Batch work has its share of the slots of {agent}.",
 }
-#: Retry-After is spread over this share of it, at least over one second, so that those who wait do not come together.
-JITTER_RATIO: Final = 0.2
+#: Of a long wait so much is added at most, in whole seconds, so that those who wait do not come together. A short one
+#: is told as it is.
+JITTER_RATIO: Final = 0.25
 
 
 def ask_of(
@@ -100,5 +101,5 @@ class Admission:
         """
         if error.status.http in (429, 503):
             known_s = self.limits().slot_free_s() if error.retry_after_s is None else error.retry_after_s
-            error.retry_after_s = known_s + self.jitter() * max(1.0, JITTER_RATIO * known_s)
+            error.retry_after_s = known_s + int(self.jitter() * max(1.0, JITTER_RATIO * known_s))
         return error

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
@@ -12,10 +12,11 @@ from serve_app.core.admission import Ask, is_batch, trace_root
 from serve_app.core.language import LanguageGuess
 from serve_app.core.pick_order import Candidate
 from serve_app.core.prompting import merge_system
+from serve_app.core.snapshots import Snapshot
 from serve_app.core.table import Table, Tenant, Timeouts
 from serve_app.openai_request import ParsedRequest, bad
 from serve_app.outcomes import GrixError
-from serve_app.ports import AgentCall, Origin, RequestRecord
+from serve_app.ports import AgentCall, Origin, RequestRecord, Targets
 from serve_app.relay import Started
 
 #: When to come back where nothing is known about it.
@@ -94,11 +95,15 @@ def note_serving(decision: Decision, started: Started, record: RequestRecord, be
     return record.spilled and record.hops == 1 and record.region in decision.choice.preferred
 
 
-def nobody(choice: pick.Choice, known_s: Iterable[float | None]) -> GrixError:
-    """Nothing can answer: why, and when the soonest of those that are out may be back, as far as anybody knows."""
-    soonest_s = min((s for s in known_s if s is not None), default=NOBODY_RETRY_S)
+def nobody(choice: pick.Choice, snapshot: Snapshot, targets: Targets, now_s: float) -> GrixError:
+    """Nothing can answer: why, and when the soonest that could may be asked again, by its region and this Router both,
+    as far as anybody knows."""
+    back_s = []
+    for away in choice.away:
+        known_s = (targets.recover_s((away,), now_s), snapshot.recover_s(away.id, now_s))
+        back_s.extend([max(told)] if (told := [s for s in known_s if s is not None]) else [])
     message = f"Nothing can answer: {choice.reason}."
-    return GrixError(choice.refused or "no_target", message, retry_after_s=soonest_s)
+    return GrixError(choice.refused or "no_target", message, retry_after_s=min(back_s, default=NOBODY_RETRY_S))
 
 
 def answer_headers(decision: Decision, started: Started, record: RequestRecord) -> dict[str, str]:

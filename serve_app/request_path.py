@@ -71,9 +71,7 @@ class RequestPath:
         session = await open_session(self.sessions(), world.table.region, tenant, parsed, record)
         decision = await self.decide(world, tenant, session, record, self.attempts.jitter())
         if not decision.choice.order:
-            out = [c.target for c in decision.choice.candidates]
-            own_s = self.attempts.targets.recover_s(out, self.clock.now_s())
-            raise nobody(decision.choice, (own_s, world.snapshot.recover_s))
+            raise nobody(decision.choice, world.snapshot, self.attempts.targets, self.clock.now_s())
         ask = await self.admission.admit(world.table, tenant, parsed, decision, record)
         decision = await self._keep(world, session, decision, record)
         limits = shorten(decision.route.agent.timeouts, headers)

@@ -56,7 +56,7 @@ def aged(snapshot: Snapshot, region: str) -> Snapshot:
         return replace(r, health="stale", why="the RegionAgent is silent") if r.health in ("healthy", "slow") else r
 
     targets, regions = tuple(map(target, snapshot.targets)), tuple(map(view, snapshot.regions))
-    return replace(snapshot, targets=targets, regions=regions, lent=frozenset(), recover_s=None)
+    return replace(snapshot, targets=targets, regions=regions, lent=frozenset(), open_for_s={})
 
 
 def is_drained(snapshot: Snapshot, region: str) -> bool:

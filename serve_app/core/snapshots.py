@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -76,8 +77,8 @@ class RegionView:
 class Snapshot:
     """The targets known now, ordered by (epoch, generation).
 
-    ``lent`` are the ids of targets whose one half-open probe is lent to the reader of this snapshot. ``recover_s`` is
-    when the soonest of those that are out may be back, where that is known.
+    ``lent`` are the ids of targets whose one half-open probe is lent to the reader of this snapshot. ``open_for_s`` has
+    by id how long breakers were still open when it was made, ``received_s`` is when it came, by the reader's clock.
     """
 
     epoch: int
@@ -85,7 +86,15 @@ class Snapshot:
     targets: tuple[Target, ...]
     regions: tuple[RegionView, ...] = ()
     lent: frozenset[str] = frozenset()
-    recover_s: float | None = None
+    open_for_s: Mapping[str, float] = field(default_factory=dict)
+    received_s: float | None = field(default=None, compare=False)
+
+    def recover_s(self, target_id: str, now_s: float) -> float | None:
+        """When this target's breaker lets somebody ask; ``None``: it is not open, as far as is known."""
+        left_s = self.open_for_s.get(target_id)
+        if left_s is None or self.received_s is None:
+            return left_s
+        return max(0.0, left_s - (now_s - self.received_s))
 
 
 def local_snapshot(table: Table, generation: int) -> Snapshot:

@@ -183,9 +183,11 @@ def later(error: GrixError, draw: float = 0.0) -> str | None:
 def test_retry_after_is_worked_out_and_spread() -> None:
     assert HELD_GUESS_S == 1.0
     assert later(GrixError("overloaded", "x")) == "1"
-    assert later(GrixError("overloaded", "x"), 0.99) == "2"
+    assert later(GrixError("overloaded", "x"), 0.99) == "1"
     assert later(GrixError("requests_limit", "x", retry_after_s=50.0)) == "50"
-    assert later(GrixError("requests_limit", "x", retry_after_s=50.0), 0.99) == "60"
+    assert later(GrixError("requests_limit", "x", retry_after_s=50.0), 0.99) == "62"
+    # A cool-down of 3 s is told as 3 to everybody.
+    assert later(GrixError("no_target", "x", retry_after_s=3.0), 0.99) == "3"
     assert later(GrixError("bad_request", "x", retry_after_s=50.0)) is None
 
 

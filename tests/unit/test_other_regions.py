@@ -273,8 +273,16 @@ async def test_rte_22_everybody_in_a_cool_down_is_told_until_when() -> None:
 
 async def test_rte_22_what_the_region_knows_about_it_is_told() -> None:
     out = {"breaker": "open"}
-    answer = await run(Stage(snapshot=picture(out, out, recover_s=3.0)))
-    assert (answer.status, code(answer), answer.headers["retry-after"]) == (503, "no_target", "3")
+    other = "cloud-c/qwen-chat@00000000"
+    seen = picture(out, out, open_for_s={CHAT_A: 28.0, CHAT_B: 29.0, other: 2.0})
+    answer = await run(Stage(snapshot=seen))
+    # What does not concern this request is back sooner.
+    assert (answer.status, code(answer), answer.headers["retry-after"]) == (503, "no_target", "28")
+    later = Stage(snapshot=replace(seen, received_s=70.0))
+    later.clock.time_s = 90.0
+    assert (await run(later)).headers["retry-after"] == "8"
+    later.clock.time_s = 200.0
+    assert (await run(later)).headers["retry-after"] == "1"
     unknown = await run(Stage(snapshot=picture(out, out)))
     assert unknown.headers["retry-after"] == "5"
 

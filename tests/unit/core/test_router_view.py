@@ -26,7 +26,7 @@ def view(name: str, **changes: object) -> RegionView:
 
 
 def snapshot(*targets: Target, regions: tuple[RegionView, ...] = (view("cloud-a"), view("cloud-b"))) -> Snapshot:
-    return Snapshot(9, 3, targets, regions, frozenset({"x"}), 4.0)
+    return Snapshot(9, 3, targets, regions, frozenset({"x"}), {"x": 4.0})
 
 
 def test_what_the_agent_says_of_the_tables_own_targets_holds() -> None:
@@ -37,7 +37,7 @@ def test_what_the_agent_says_of_the_tables_own_targets_holds() -> None:
         ("cloud-a", "qwen-doc", "unknown"),
         ("cloud-b", "qwen-chat", "healthy"),
     ]
-    assert (made.epoch, made.generation, made.lent, made.recover_s) == (9, 3, frozenset({"x"}), 4.0)
+    assert (made.epoch, made.generation, made.lent, made.open_for_s) == (9, 3, frozenset({"x"}), {"x": 4.0})
 
 
 @pytest.mark.parametrize("changes", [{"release": "f" * 64}, {"app": "qwen-chat--99999999"}])
@@ -80,7 +80,7 @@ def test_a_silent_agent_leaves_the_own_targets_in_use_and_the_peers_as_a_backup(
         ("ejected", 1.0, "closed", False, "peer silent for 1.2 s"),
     ]
     assert [r.health for r in made.regions] == ["unknown", "stale"]
-    assert (made.lent, made.recover_s, made.generation) == (frozenset(), None, 3)
+    assert (made.lent, made.open_for_s, made.generation) == (frozenset(), {}, 3)
 
 
 def test_drained_is_what_the_own_region_is() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from deployments import fleet_watch
@@ -58,6 +59,15 @@ async def test_each_poll_names_what_was_seen() -> None:
         ("watch", "router-1", (7, 1)),
     ]
     assert agent.seen == [picture(1), picture(2)]
+
+
+async def test_a_picture_is_aged_from_when_it_came() -> None:
+    agent = Agent(replace(picture(1), open_for_s={TARGET.id: 28.0}))
+    agent.now_s = 500.0
+    await agent.watch().watch_once()
+    (seen,) = agent.seen
+    assert [seen.recover_s(TARGET.id, at_s) for at_s in (500.0, 520.0, 600.0)] == [28.0, 8.0, 0.0]
+    assert seen.recover_s("other", 500.0) is None
 
 
 async def test_an_older_picture_changes_nothing() -> None:
