@@ -27,8 +27,9 @@ from serve_app.ports import (
 )
 from serve_app.relay import Started, Stream, close, next_frame, raise_failure, relay
 
-#: A peer that has not admitted a call in this time is not there.
-ACCEPT_LIMIT_S: Final = 1.0
+#: This region's gateway keeps the second that a peer has for admitting a call. Who waits for longer waits for the
+#: gateway itself, and that is no fault of the peer.
+GATEWAY_LIMIT_S: Final = 2.0
 #: Of the time for a first byte, what a request gives a target that has to prove itself, if another could answer it.
 PROBE_SHARE: Final = 1 / 3
 
@@ -43,8 +44,12 @@ async def _until(frames: Stream, limit_s: float, left_s: float, late: Reason, me
 
 @dataclass(frozen=True, slots=True)
 class _Patience:
-    """How long one attempt may take to be accepted, then to its head, and what it is when it is not accepted."""
+    """How long one attempt may take to be accepted, then to its head, and what it is when it is not accepted.
 
+    ``queue_s`` is what the engine gets until it schedules the call: what waits inside it is no failure of its.
+    """
+
+    queue_s: float
     accepted_s: float
     head_s: float
     late: Reason
@@ -57,11 +62,12 @@ def _patience(target: Target, here: str | None, limits: Timeouts, *, is_spared: 
     ``is_spared``: the target has to prove itself, and another one could answer.
     """
     queue_s = limits.queue_s
-    byte_s = limits.first_byte_s * (PROBE_SHARE if is_spared else 1.0)
+    share = PROBE_SHARE if is_spared else 1.0
+    byte_s, engine_s = limits.first_byte_s * share, queue_s * share
     if target.region == here:
-        return _Patience(queue_s, byte_s, "queue_timeout", f"No engine was free within {queue_s:g} s.")
-    said = f"Region {target.region} did not admit the request within {ACCEPT_LIMIT_S:g} s."
-    return _Patience(ACCEPT_LIMIT_S, byte_s if is_spared else queue_s + byte_s, "peer_silent", said)
+        return _Patience(engine_s, queue_s, byte_s, "queue_timeout", f"No engine was free within {queue_s:g} s.")
+    said = f"Region {target.region} cannot be reached: this region's gateway said nothing for {GATEWAY_LIMIT_S:g} s."
+    return _Patience(engine_s, GATEWAY_LIMIT_S, byte_s if is_spared else queue_s + byte_s, "no_target", said)
 
 
 async def _begin(
@@ -89,9 +95,17 @@ async def _begin(
 async def _hear(started: Started, stream: bool, deadline_s: float, clock: Clock) -> None:
     """Reads until the answer has said something: a stream its first event with content, another its end.
 
-    A head alone proves nothing: what follows may be an error, no choices, or nothing. The client has no byte yet, so
+    A head alone is no answer: what follows may be an error, no choices, or nothing. The client has no byte yet, so
     another target may still answer it. A role alone is not content; it waits for the event after it.
     """
+    try:
+        await _opened(started, stream, deadline_s, clock)
+    except BaseException:
+        await close(started.frames)
+        raise
+
+
+async def _opened(started: Started, stream: bool, deadline_s: float, clock: Clock) -> None:
     parts: list[bytes] = []
     while True:
         left_s = deadline_s - clock.now_s()
@@ -184,7 +198,7 @@ class Attempts:
                 # What another region alone refuses is not what this request failed of.
                 last = last if last is not None and error.reason in REFUSED_THERE else error
                 last.retry_after_s = min(hints, default=None)
-                if again is None or late or not self.budget.spend():
+                if again is None or late or not (again.is_free or self.budget.spend()):
                     raise last from None
                 if wait_s:
                     await self.clock.sleep(wait_s)
@@ -196,13 +210,24 @@ class Attempts:
         began_s = self.clock.now_s()
         if origin is not None:
             left_s = max(0.0, errand.deadline_s - began_s)
-            origin = replace(origin, deadline_s=left_s, queue_s=min(errand.limits.queue_s, left_s))
+            origin = replace(origin, deadline_s=left_s, queue_s=min(patience.queue_s, left_s))
         if target.region == record.region:
             origin = None
-        unix_s = self.clock.unix_s()
-        stamped = replace(errand.call, target=target.id, release=target.release, enqueued_unix_s=unix_s, origin=origin)
+        stamped = replace(
+            errand.call,
+            target=target.id,
+            release=target.release,
+            enqueued_unix_s=self.clock.unix_s(),
+            queue_s=patience.queue_s,
+            origin=origin,
+        )
         try:
             started = await _begin(self.agents, target, stamped, patience, errand.deadline_s, self.clock)
+            if entry == "probe" and not errand.call.stream:
+                # With its first token it has proven itself; the others need not wait for the whole answer.
+                self.targets.succeeded(target, entry, self.clock.now_s())
+                entry = "call"
+            await _hear(started, errand.call.stream, errand.deadline_s, self.clock)
         except GrixError as error:
             if self.targets.failed(target, entry, error.reason, began_s, self.clock.now_s()) is not None:
                 record.tripped.append(target.region)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import AsyncGenerator, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
@@ -46,6 +47,7 @@ class AgentCall:
 
     ``target``, ``release`` and ``enqueued_unix_s`` are stamped anew at each attempt: queue wait counts from there.
     ``max_tokens`` is the budget before the context is known; the agent never exceeds what the context leaves.
+    ``queue_s`` bounds the wait from ``enqueued_unix_s`` until the engine schedules it.
     """
 
     request_id: str
@@ -58,6 +60,7 @@ class AgentCall:
     target: str = ""
     release: str = ""
     enqueued_unix_s: float = 0.0
+    queue_s: float = math.inf
     #: Only of a call that goes to another region.
     origin: Origin | None = None
 

@@ -244,7 +244,7 @@ class SimRegion:
         self.known.failed(target, job.entry, reason, job.sent_s, self._clock.now_s)
         self.known.ended(target)
         again = next_attempt(reason, job.attempt, job.index, len(job.order), is_away=target.region != self.name)
-        if again is None or not self.budget.spend():
+        if again is None or not (again.is_free or self.budget.spend()):
             self._log.lose(reason)
             return
         job.index = again.index

@@ -29,19 +29,21 @@ REFUSED_THERE: Final[frozenset[Reason]] = LIMITED | {"residency", "body_too_larg
 SAME_TARGET: Final[frozenset[Reason]] = frozenset(
     {"replica_lost", "peer_silent", "upstream_failed", "upstream_invalid", "no_target"}
 )
+#: Who was asked is not there, so nobody did the work yet: another target gets what it would have got, and no more.
+GONE: Final[frozenset[Reason]] = frozenset({"replica_lost", "peer_silent", "no_target"})
 
 
 @dataclass(slots=True)
 class RetryBudget:
     """Each request earns ``ratio`` of a retry, each retry costs one; ``burst`` is the most that can be saved.
 
-    The burst is enough for the streams that one lost replica or region leaves without a first byte. A Router begins
-    with all of it: a region may be lost in its first minute, too.
+    It is for retries that ask for the same work again. Moves away from who is not there are free: all that a lost
+    region leaves without a first byte move at once.
     """
 
     ratio: float = 0.2
-    burst: float = 50.0
-    saved: float = 50.0
+    burst: float = 10.0
+    saved: float = 10.0
 
     def earn(self) -> None:
         self.saved = min(self.burst, self.saved + self.ratio)
@@ -56,10 +58,11 @@ class RetryBudget:
 
 @dataclass(frozen=True, slots=True)
 class Again:
-    """The next attempt: index into the choice's order, and how long to wait first."""
+    """The next attempt: index into the choice's order, how long to wait first, and whether no budget pays for it."""
 
     index: int
     backoff_s: float
+    is_free: bool = False
 
 
 def next_attempt(
@@ -80,7 +83,8 @@ def next_attempt(
     if attempts >= MAX_ATTEMPTS:
         return None
     if index + 1 < targets:
-        return Again(index + 1, 0.0) if reason in ELSEWHERE or (is_away and reason in REFUSED_THERE) else None
+        may = reason in ELSEWHERE or (is_away and reason in REFUSED_THERE)
+        return Again(index + 1, 0.0, reason in GONE) if may else None
     hint_s = None if reason == "no_target" else retry_after_s
     if reason in SAME_TARGET:
         return Again(index, max(SAME_TARGET_BACKOFF_S[attempts - 1], hint_s or 0.0))

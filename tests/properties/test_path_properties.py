@@ -92,7 +92,8 @@ def test_attempts_are_at_most_three_within_the_budget_and_all_closed(
     tried = len(stage.agents.calls)
     (record,) = stage.journal.records
     assert 1 <= tried <= 3
-    assert tried - 1 <= saved + 0.2
+    # A move away from who is not there is free.
+    assert tried - 1 <= saved + 0.2 + (ends[:1] == ["no_target"])
     assert stage.agents.closed == tried == len(record.attempts)
     assert sum(stage.clock.slept_s) <= 2.0
     assert (record.outcome == "success") == (record.error is None)

@@ -154,30 +154,36 @@ def test_how_long_an_attempt_may_take() -> None:
     limits = Timeouts(queue_s=10.0, first_byte_s=30.0)
     here, there = two_regions().targets[0], two_regions().targets[2]
 
-    def times(target: Target, *, spared: bool = False) -> tuple[float, float, str]:
+    def times(target: Target, *, spared: bool = False) -> tuple[float, float, float, str]:
         found = attempts._patience(target, "cloud-a", limits, is_spared=spared)
-        return found.accepted_s, found.head_s, found.late
+        return round(found.queue_s, 2), found.accepted_s, found.head_s, found.late
 
-    assert times(here) == (10.0, 30.0, "queue_timeout")
+    assert times(here) == (10.0, 10.0, 30.0, "queue_timeout")
     # The peer keeps the limit of its queue itself.
-    assert times(there) == (1.0, 40.0, "peer_silent")
-    # A target that has to prove itself has less time, where another could answer.
-    assert times(here, spared=True) == (10.0, 10.0, "queue_timeout")
-    assert times(there, spared=True) == (1.0, 10.0, "peer_silent")
+    assert times(there) == (10.0, 2.0, 40.0, "no_target")
+    # A target that has to prove itself has less time, where another could answer; its queue has always less than that.
+    assert times(here, spared=True) == (3.33, 10.0, 10.0, "queue_timeout")
+    assert times(there, spared=True) == (3.33, 2.0, 10.0, "no_target")
 
 
-async def test_a_peer_that_does_not_admit_in_time_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attempts, "ACCEPT_LIMIT_S", 0.0)
-    stage = spilling(("hang",), GOOD)
+async def test_a_peer_that_does_not_admit_in_time_has_failed() -> None:
+    stage = spilling((failed("peer_silent"),), GOOD)
     assert (await run(stage)).headers["x-grix-region"] == "cloud-a"
     assert [a["result"] for a in stage.journal.records[0].attempts] == ["peer_silent", "started"]
     outcomes = stage.breakers.report("r", 0.0).outcomes
     assert {target: (o.succeeded, o.failed) for target, o in outcomes.items()} == {CHAT_B: (0, 1), CHAT_A: (1, 0)}
 
 
-async def test_the_last_silent_peer_is_told_as_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attempts, "ACCEPT_LIMIT_S", 0.0)
-    stage = Stage(scripts=[("hang",)], snapshot=picture({"health": "ejected"}))
+async def test_a_gateway_of_ours_that_is_stuck_is_no_fault_of_the_peer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attempts, "GATEWAY_LIMIT_S", 0.0)
+    stage = spilling(("hang",), GOOD)
+    assert (await run(stage)).headers["x-grix-region"] == "cloud-a"
+    assert [a["result"] for a in stage.journal.records[0].attempts] == ["no_target", "started"]
+    assert stage.breakers.report("r", 0.0).outcomes.keys() == {CHAT_A}
+
+
+async def test_the_last_silent_peer_is_told_as_itself() -> None:
+    stage = Stage(scripts=[(failed("peer_silent"),)], snapshot=picture({"health": "ejected"}))
     answer = await run(stage)
     assert (answer.status, code(answer), "retry-after" in answer.headers) == (503, "peer_silent", True)
     assert (len(stage.agents.calls), stage.clock.slept_s, stage.agents.closed) == (3, [0.5, 1.5], 3)
@@ -326,6 +332,29 @@ async def test_a_probe_is_one_request_and_the_next_one_goes_elsewhere() -> None:
     assert stage.breakers.report("r", 0.0).probes == ()
     assert (await run(stage)).headers["x-grix-region"] == "cloud-a"
     assert [p.passed for p in stage.breakers.report("r", 0.0).probes] == [True]
+
+
+async def test_a_probe_that_is_not_streamed_has_passed_with_its_first_token() -> None:
+    half = picture({"breaker": "probing"}, lent=frozenset({CHAT_A}))
+    stage = Stage(scripts=[(Accepted("t", "r"), Head(max_tokens=9), "hang"), GOOD], snapshot=half)
+    probe = asyncio.ensure_future(run(stage))
+    while not stage.breakers.is_urgent:
+        await asyncio.sleep(0)
+    assert [p.passed for p in stage.breakers.report("r", 0.0).probes] == [True]
+    assert (await run(stage)).headers["x-grix-region"] == "cloud-a"
+    probe.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await probe
+
+
+async def test_what_fails_after_its_first_token_has_failed_as_a_call_not_as_a_probe() -> None:
+    half = picture({"breaker": "probing"}, lent=frozenset({CHAT_A}))
+    broken = (Accepted("t", "r"), Head(max_tokens=9), failed("upstream_failed"))
+    stage = Stage(scripts=[broken, GOOD], snapshot=half)
+    assert (await run(stage)).headers["x-grix-region"] == "cloud-b"
+    report = stage.breakers.report("r", 0.0)
+    assert ([p.passed for p in report.probes], report.trips) == ([True], ())
+    assert (report.outcomes[CHAT_A].succeeded, report.outcomes[CHAT_A].failed) == (1, 1)
 
 
 async def test_a_failed_probe_costs_its_request_nothing() -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from serve_app.asgi import respond
 from serve_app.core.language import LanguageGuess
+from serve_app.core.retry import RetryBudget
 from serve_app.core.snapshots import Snapshot
 from serve_app.core.table import Tenant, Timeouts
 from serve_app.ports import Accepted, Body, Failure, Head, Tail
@@ -439,8 +440,16 @@ async def test_the_retry_budget_ends_retries() -> None:
     stage = Stage(scripts=[(failed("no_target"),)])
     for _ in range(40):
         await run(stage)
-    # 50 saved at first, which is the most there can be, and a fifth of a retry earned by each of 39 more requests.
-    assert len(stage.agents.calls) == 40 + 57
+    # 10 saved at first, which is the most there can be, and a fifth of a retry earned by each of 39 more requests.
+    assert len(stage.agents.calls) == 40 + 17
+
+
+async def test_everything_that_a_lost_region_leaves_without_a_first_byte_moves_at_once() -> None:
+    """However many these are, and whatever retries have cost before."""
+    lost, nothing = (failed("replica_lost"),), RetryBudget(saved=0.0)
+    stage = Stage(scripts=[lost, GOOD] * 4, snapshot=two_regions(), budget=nothing)
+    assert {(await run(stage)).status for _ in range(4)} == {200}
+    assert stage.budget.saved == pytest.approx(0.8)
 
 
 async def test_str_01_a_stream_cut_after_three_chunks_ends_in_one_error_event() -> None:

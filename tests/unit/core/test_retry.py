@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serve_app.core.retry import ELSEWHERE, MAX_ATTEMPTS, SAME_TARGET, Again, RetryBudget, next_attempt
+from serve_app.core.retry import ELSEWHERE, GONE, MAX_ATTEMPTS, SAME_TARGET, Again, RetryBudget, next_attempt
 from serve_app.outcomes import STATUS, Reason
 
 
@@ -31,13 +31,24 @@ def test_where_each_reason_may_be_tried_again(reason: Reason) -> None:
         "overloaded",
     }
     same = {"replica_lost", "peer_silent", "upstream_failed", "upstream_invalid", "no_target"}
-    assert next_attempt(reason, 1, 0, 2) == (Again(1, 0.0) if reason in elsewhere else None)
+    gone = {"replica_lost", "peer_silent", "no_target"}
+    assert next_attempt(reason, 1, 0, 2) == (Again(1, 0.0, reason in gone) if reason in elsewhere else None)
     assert next_attempt(reason, 1, 1, 2) == (Again(1, 0.5) if reason in same else None)
 
 
 def test_what_is_worth_the_same_target_is_worth_another_and_is_told_as_retryable() -> None:
     assert SAME_TARGET < ELSEWHERE
     assert {r for r, status in STATUS.items() if status.retry} == ELSEWHERE
+
+
+def test_who_is_gone_is_left_without_a_price_and_asked_again_at_one() -> None:
+    for reason in sorted(GONE):
+        assert next_attempt(reason, 2, 0, 2) == Again(1, 0.0, is_free=True)
+        assert next_attempt(reason, 3, 0, 2) is None
+        again = next_attempt(reason, 1, 0, 1)
+        assert again is not None and not again.is_free
+    paid = next_attempt("first_byte_timeout", 1, 0, 2)
+    assert paid is not None and not paid.is_free
 
 
 def test_many_targets_are_still_three_attempts() -> None:
@@ -69,7 +80,7 @@ def test_rte_21_retries_are_a_fifth_of_traffic_and_what_a_router_begins_with(spe
 
 def test_a_budget_is_spent_whole_and_earned_in_fifths() -> None:
     budget = RetryBudget()
-    assert [budget.spend() for _ in range(51)] == [True] * 50 + [False]
+    assert [budget.spend() for _ in range(11)] == [True] * 10 + [False]
     for _ in range(4):
         budget.earn()
     assert budget.spend() is False
@@ -79,6 +90,6 @@ def test_a_budget_is_spent_whole_and_earned_in_fifths() -> None:
 
 
 def test_no_more_is_saved_than_the_burst() -> None:
-    budget = RetryBudget(saved=49.9)
+    budget = RetryBudget(saved=9.9)
     budget.earn()
-    assert budget.saved == 50.0
+    assert budget.saved == 10.0

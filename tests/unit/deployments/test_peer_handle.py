@@ -10,7 +10,9 @@ from ray.exceptions import ActorDiedError
 
 from deployments import peer_handle
 from deployments.peer_handle import PeerAgents
+from serve_app import attempts
 from serve_app.core.snapshots import Target
+from serve_app.edge import peer_client
 from serve_app.outcomes import GrixError
 from serve_app.ports import Accepted, AgentCall, Body, Failure, Frame, Head, Packet, Tail
 from tests.fakes import two_regions
@@ -100,3 +102,7 @@ async def test_who_leaves_cancels_the_call(monkeypatch: pytest.MonkeyPatch) -> N
     waiting.cancel()
     await asyncio.wait({waiting})
     assert stage.packets.cancelled == 1
+
+
+def test_whoever_is_nearer_to_a_silent_peer_tells_of_it_first() -> None:
+    assert peer_client.ACCEPT_LIMIT_S < peer_handle.FIRST_LIMIT_S < attempts.GATEWAY_LIMIT_S
