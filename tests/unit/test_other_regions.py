@@ -70,7 +70,6 @@ async def test_an_overloaded_region_spills_and_tells_so() -> None:
     assert report.outcomes[CHAT_B].succeeded == 1
 
 
-async def test_what_is_answered_here_makes_no_hop() -> None:
 async def test_a_prompt_that_is_surely_too_long_here_goes_where_it_may_fit() -> None:
     long, short = "a" * 8 * 64, "a" * (8 * 64 - 1)
     for text, region in ((short, "cloud-a"), (long, "cloud-b")):
@@ -83,6 +82,7 @@ async def test_a_prompt_that_is_surely_too_long_here_goes_where_it_may_fit() -> 
     assert (answer.status, code(answer), regions(nowhere)) == (400, "context_length_exceeded", ["cloud-a"])
 
 
+async def test_what_is_answered_here_makes_no_hop() -> None:
     stage = Stage(snapshot=picture())
     answer = await run(stage)
     (record,) = stage.journal.records
