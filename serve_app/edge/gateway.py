@@ -7,12 +7,12 @@ import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import grpc
 
 from cluster_configs import schema
-from serve_app.core.reports import PeerView, RegionState
+from serve_app.core.reports import FRESH_S, PeerView, RegionState
 from serve_app.core.table import Table
 from serve_app.edge.beats import OwnState, Watch
 from serve_app.edge.door import Door
@@ -27,9 +27,6 @@ from serve_app.outcomes import GrixError
 from serve_app.ports import AgentCall, Agents, Clock, Failure, Head, Limits, Packet, Tail
 
 log = logging.getLogger("ray.serve")
-
-#: A RegionAgent that has not answered for so many beats is silent.
-SILENT_BEATS: Final = 4
 
 Exchange = Callable[[tuple[PeerView, ...]], Awaitable[RegionState]]
 
@@ -95,7 +92,10 @@ class Gateway:
     _links: dict[str, PeerLink] = field(default_factory=dict)
     #: Peers that this region cannot dial, as they are heard.
     _heard: dict[str, Watch] = field(default_factory=dict)
-    _tasks: dict[str, asyncio.Task[None]] = field(default_factory=dict)
+    _dialling: dict[str, asyncio.Task[None]] = field(default_factory=dict)
+    _exchanging: asyncio.Task[None] | None = None
+    #: Servers of before that end their calls.
+    _draining: set[asyncio.Task[None]] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self._own = OwnState(self.clock.now_s, self.fresh_s)
@@ -120,8 +120,8 @@ class Gateway:
         before, self._plan = self._plan, plan
         await self._listen(before)
         await self._dial(before)
-        if "exchange" not in self._tasks:
-            self._start("exchange", self._exchange_on())
+        if self._exchanging is None:
+            self._exchanging = asyncio.create_task(self._exchange_on())
 
     async def _listen(self, before: Plan | None) -> None:
         plan, tls = self.plan, self._tls
@@ -162,7 +162,9 @@ class Gateway:
         """The server of before ends by itself; its port is free at once."""
         if servicer is not None and server is not None:
             servicer.drain()
-            self._start("drain", server.stop(self.plan.total_s))
+            task = asyncio.create_task(server.stop(self.plan.total_s))
+            self._draining.add(task)
+            task.add_done_callback(self._draining.discard)
 
     async def _dial(self, before: Plan | None) -> None:
         plan, tls = self.plan, self._tls
@@ -179,18 +181,25 @@ class Gateway:
             if address is None or name in self._links:
                 continue
             peer = Identity(plan.federation, "region", name)
-            self._links[name] = PeerLink(
-                peer, address, tls, self._own.now, plan.beat_s, plan.silence_s, plan.total_s, self.clock, self.jitter
+            link = PeerLink(
+                peer,
+                address,
+                tls,
+                self._own.now,
+                plan.beat_s,
+                plan.silence_s,
+                plan.total_s,
+                self.clock,
+                self.jitter,
+                link_s=plan.link_s,
             )
-            self._start(name, self._links[name].run())
-
-    def _start(self, name: str, work: Any) -> None:
-        self._tasks[name] = asyncio.create_task(work)
+            self._links[name] = link
+            self._dialling[name] = asyncio.create_task(link.run())
 
     def check(self) -> None:
         """Raises what has ended a task that must not end."""
-        for task in self._tasks.values():
-            if task.done() and not task.cancelled():
+        for task in (self._exchanging, *self._dialling.values()):
+            if task is not None and task.done() and not task.cancelled():
                 task.result()
 
     def views(self) -> tuple[PeerView, ...]:
@@ -203,7 +212,7 @@ class Gateway:
         while True:
             began_s = self.clock.now_s()
             try:
-                async with asyncio.timeout(max(1.0, SILENT_BEATS * self.plan.beat_s)):
+                async with asyncio.timeout(FRESH_S):
                     self._own.tell(await self.exchange(self.views()))
                 fault = ""
             except Exception as error:  # whatever is wrong with the RegionAgent, peers are still beaten to
@@ -248,10 +257,12 @@ class Gateway:
             self._servicer.drain()
             await self._server.stop(self.plan.total_s)
         await self._end_links(list(self._links))
-        for task in self._tasks.values():
-            task.cancel()
+        if self._exchanging is not None:
+            self._exchanging.cancel()
 
     async def _end_links(self, names: list[str]) -> None:
         for name in names:
-            self._tasks.pop(name).cancel()
+            self._dialling.pop(name).cancel()
             await self._links.pop(name).close()
+        if self._draining:
+            await asyncio.wait(self._draining)

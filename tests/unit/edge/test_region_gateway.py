@@ -435,3 +435,30 @@ def test_a_plan_is_what_the_configuration_says() -> None:
     assert plan.me == region("cloud-a") and plan.peers == {"cloud-b": "10.0.0.2:7543", "edge-1": None}
     assert (plan.listen, plan.beat_s, plan.silence_s, plan.total_s) == ("0.0.0.0:7543", 0.3, 1.0, 600.0)
     assert (plan.served.regions, plan.served.accepts_spill) == (frozenset({"cloud-a", "cloud-b", "edge-1"}), False)
+async def test_a_regionagent_has_as_long_as_a_report_is_fresh(root: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async with two(root) as (_, b):
+        asked = asyncio.Event()
+
+        async def slow(views: tuple[PeerView, ...]) -> RegionState:
+            asked.set()
+            await asyncio.sleep(1.4)
+            return await b.exchange(views)
+
+        b.gateway.exchange = slow
+        told = await asyncio.wait_for(asked.wait(), 5.0) and len(b.told)
+        await until(lambda: len(b.told) > told)
+    assert "RegionAgent" not in caplog.text
+
+
+async def test_a_peer_may_have_any_name(root: Path) -> None:
+    a = Side("cloud-a", root / "region/cloud-a")
+    await a.gateway.configure(a.plan(None, exchange="127.0.0.1:1", drain="127.0.0.1:1"))
+    try:
+        await a.gateway.configure(a.plan(None, cloud_b="127.0.0.1:1"))
+        before = len(a.told)
+        await until(lambda: len(a.told) > before + 1)
+        a.gateway.check()
+    finally:
+        await a.gateway.drain()
+
+
