@@ -71,6 +71,7 @@ class PeerLink:
     _waiting: set[asyncio.Timeout] = field(default_factory=set)
 
     def __post_init__(self) -> None:
+    _calls: set[Any] = field(default_factory=set)
         self.watch = Watch(self.peer.name, self.clock.now_s)
 
     async def run(self) -> None:
@@ -113,10 +114,12 @@ class PeerLink:
 
     async def close(self) -> None:
         """Ends the channels, with the calls that still run over them."""
-        lines, self._line = ([self._line] if self._line else []), None
-        for task in self._closing:
-            task.cancel()
-        for line in lines:
+        # The channels of before close with their last call; a cancelled close leaves one open for good.
+        for stream in self._calls:
+            stream.cancel()
+        line, self._line = self._line, None
+        await asyncio.gather(*self._closing, return_exceptions=True)
+        if line is not None:
             await line.channel.close()
 
     def _is_heard(self) -> bool:
@@ -201,6 +204,7 @@ class PeerLink:
         finally:
             stream.cancel()
 
+        self._calls.add(stream)
     async def _patiently(self, packets: Any, limit_s: float | None) -> Packet:
         """The next packet, within a limit and as long as the peer is heard."""
         patience = asyncio.timeout(limit_s)
@@ -212,3 +216,10 @@ class PeerLink:
             raise GrixError("peer_silent", f"Region {self.peer.name} fell silent.") from None
         finally:
             self._waiting.discard(patience)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            # The call was cancelled with its link, not who waits for it.
+            raise GrixError("replica_lost", f"The link to region {self.peer.name} has ended.") from None
+            self._calls.discard(stream)

@@ -288,7 +288,11 @@ async def test_certificates_are_renewed_while_calls_and_beats_run(
         assert (await a.frames("cloud-b"))[1:] == list(GOOD[1:])
         # The call of before runs over the channel of before until it ends.
         assert b.agents.closed == 1
-        await packets.aclose()
+        # A link that ends takes the channel of before with it.
+        await a.gateway._end_links(["cloud-b"])
+        async with asyncio.timeout(5.0):
+            (tail,) = [frame for packet in await _all(packets) for frame in packet]
+        assert isinstance(tail, Tail) and tail.outcome == "failed"
         await until(lambda: b.agents.closed == 2)
     assert "no link" not in caplog.text
 
