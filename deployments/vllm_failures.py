@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from typing import Final
-
-from vllm.entrypoints.serve.engine.protocol import ErrorResponse
+from typing import TYPE_CHECKING, Final
 
 from serve_app.outcomes import Reason
 from serve_app.ports import Failure
+
+if TYPE_CHECKING:
+    from vllm.entrypoints.serve.engine.protocol import ErrorResponse
 
 
 def plain(error: Exception) -> str:
@@ -21,8 +22,8 @@ def plain(error: Exception) -> str:
     return str(error)[:500]
 
 
-#: vLLM's status to our reason. 4xx is the caller's, the rest is ours.
-_REASON: Final[dict[int, Reason]] = {503: "overloaded", 501: "bad_request"}
+#: vLLM's status to our reason. 4xx is the caller's but for "too many requests", the rest is ours.
+_REASON: Final[dict[int, Reason]] = {429: "overloaded", 503: "overloaded", 501: "bad_request"}
 
 
 def _reason(code: int) -> Reason:
