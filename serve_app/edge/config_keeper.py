@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from cluster_configs.faults import ConfigError
-from serve_app.edge.desired_config import Apps, ConfigWriter, Desired, by_name, rendered_with, same, steps
+from serve_app.edge.desired_config import Apps, ConfigWriter, Desired, all_same, by_name, rendered_with, same, steps
 from serve_app.edge.model_files import ModelError
 from serve_app.edge.serve_rest import BROKEN, AppStatus, ServeRestError
 
@@ -23,6 +23,8 @@ POLL_S: Final = 1.0
 RUNNING_LIMIT_S: Final = 900.0
 #: An engine has to be seen idle for so long: a call may still be on its way to it.
 IDLE_S: Final = 3.0
+#: A revision that was refused is tried again after so long: the operator may have mended what it failed of.
+REFUSED_S: Final = 60.0
 #: A foreign change is told to peers and coordinator for so long.
 TOLD_S: Final = 60.0
 
@@ -35,6 +37,15 @@ class _Refused(Exception):
 class _Wanted:
     revision: str
     documents: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Refusal:
+    """A revision that was tried in vain, and when."""
+
+    revision: str
+    why: str
+    at_s: float
 
 
 class ConfigKeeper:
@@ -55,7 +66,7 @@ class ConfigKeeper:
         self._is_idle, self._on_revision, self._on_put_back = is_idle, on_revision, on_put_back
         self._user_config: Mapping[str, Any] = {}
         self._wanted: _Wanted | None = None
-        self._refused: tuple[str, str] = ("", "")
+        self._refused: _Refusal | None = None
         self._step = ""
         self._foreign: tuple[str, float] | None = None
         self._wake = asyncio.Event()
@@ -73,8 +84,8 @@ class ConfigKeeper:
     def told(self) -> str:
         """What operators have to know now, empty when all is as it shall be."""
         said = [self._step]
-        if self._wanted is not None and self._refused[0] == self._wanted.revision:
-            said.append(f"revision {self._refused[0]} is refused: {self._refused[1]}")
+        if self._refused is not None and self._wanted is not None and self._refused.revision == self._wanted.revision:
+            said.append(f"revision {self._refused.revision} is refused: {self._refused.why}")
         if self._foreign is not None and self._now_s() - self._foreign[1] <= TOLD_S:
             said.append(f"a foreign change of the Serve config was put back: {self._foreign[0]}")
         return "; ".join(part for part in said if part)
@@ -112,21 +123,30 @@ class ConfigKeeper:
             log.warning("somebody else has changed the Serve config; put back: %s", self._foreign[0])
             self._on_put_back(len(foreign))
         wanted, desired = self._wanted, self._writer.desired
-        if wanted is None or wanted.revision in (desired.revision, self._refused[0]):
+        if wanted is None or self._is_refused(wanted):
             return
         try:
-            await self._apply(wanted, desired.applications)
+            if wanted.revision != desired.revision:
+                await self._apply(wanted, desired)
+            await self._clear_away()
+            self._refused = None
         except _Refused as refused:
             log.error("revision %s cannot be put in force: %s", wanted.revision, refused)
-            self._refused = (wanted.revision, str(refused))
+            self._refused = _Refusal(wanted.revision, str(refused), self._now_s())
         finally:
             self._step = ""
+
+    def _is_refused(self, wanted: _Wanted) -> bool:
+        """Whether it was tried a moment ago: what it failed of may have been mended since."""
+        last = self._refused
+        return last is not None and last.revision == wanted.revision and self._now_s() - last.at_s < REFUSED_S
 
     def _top(self) -> dict[str, Any]:
         """What stands above the applications, as the region was started."""
         return dict(self._user_config["top"])
 
-    async def _apply(self, wanted: _Wanted, old: Apps) -> None:
+    async def _apply(self, wanted: _Wanted, before: Desired) -> None:
+        """Goes on where it was left, if it was: a step that is in force already is not gone back to."""
         self._step = f"revision {wanted.revision}: reading"
         try:
             rendered = await asyncio.to_thread(rendered_with, self._user_config, wanted.documents)
@@ -135,28 +155,32 @@ class ConfigKeeper:
         except (LookupError, ModelError, ValueError, OSError) as error:
             raise _Refused(str(error)[:1000]) from None
         new = by_name(rendered["applications"])
-        way = steps(old, new)
-        before = self._writer.desired
-        assert before is not None
-        for i, apps in enumerate(way[:-1]):
-            self._step = f"revision {wanted.revision}: step {i + 1} of {len(way)}"
+        *way, _ = steps(before.fulfilled, new)
+        reached = next((i for i, apps in reversed([*enumerate(way)]) if all_same(before.applications, apps)), 0)
+        for i, apps in enumerate(way[reached:], reached + 1):
+            self._step = f"revision {wanted.revision}: step {i} of {len(way) + 1}"
             log.info("%s: %s", self._step, ", ".join(sorted(apps)))
-            now = self._writer.desired
-            changed = [n for n, app in apps.items() if now is None or not same(now.applications.get(n, {}), app)]
+            changed = [n for n, app in apps.items() if not same(before.fulfilled.get(n, {}), app)]
             try:
-                await asyncio.to_thread(self._writer.put, Desired(apps, before.revision), self._top())
+                await asyncio.to_thread(self._writer.put, apps, self._top())
                 await self._until_running(changed)
             except _Refused:
-                await asyncio.to_thread(self._writer.put, before, self._top())
+                await asyncio.to_thread(self._writer.put, before.fulfilled, self._top())
                 raise
-        await asyncio.to_thread(self._writer.fulfils, wanted.revision)
+        await asyncio.to_thread(self._writer.fulfils, wanted.revision, new.keys())
         self._on_revision(wanted.revision)
-        left = {name: app for name, app in way[-2].items() if name not in new}
-        if left:
-            self._step = f"revision {wanted.revision}: {', '.join(sorted(left))} are leaving"
-            await self._until_idle(left)
-            await asyncio.to_thread(self._writer.put, Desired(new, wanted.revision), self._top())
         log.info("revision %s is in force", wanted.revision)
+
+    async def _clear_away(self) -> None:
+        """Deletes what the documents in force name no longer, when it is idle."""
+        desired = self._writer.desired
+        assert desired is not None
+        if desired.is_settled:
+            return
+        left = {name: app for name, app in desired.applications.items() if name not in desired.fulfilled}
+        self._step = f"revision {desired.revision}: {', '.join(sorted(left))} are leaving"
+        await self._until_idle(left)
+        await asyncio.to_thread(self._writer.put, desired.fulfilled, self._top())
 
     async def _until_running(self, apps: list[str]) -> None:
         """Waits for what was changed; an engine that is broken anyway is not this revision's fault."""
@@ -182,7 +206,7 @@ class ConfigKeeper:
     async def _until_idle(self, apps: Apps) -> None:
         """Nothing waits or runs in these engines, or it had all the time that a request may take."""
         totals = [d.get("graceful_shutdown_timeout_s", 0.0) for app in apps.values() for d in app["deployments"]]
-        until_s, since_s = self._now_s() + max(totals), self._now_s()
+        until_s, since_s = self._now_s() + max(totals, default=0.0), self._now_s()
         while self._now_s() < until_s and self._now_s() - since_s < IDLE_S:
             await self._sleep(POLL_S)
             if not all(self._is_idle(app) for app in apps):

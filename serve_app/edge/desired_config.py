@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -28,14 +28,23 @@ _FILE: Final = "desired.json"
 
 @dataclass(frozen=True, slots=True)
 class Desired:
-    """What shall be in force. ``revision`` names the documents that it fulfils, empty for those of the start.
+    """What shall be in force now.
 
-    ``confirmed``: these are the applications as Serve itself tells them, with the keys that it adds.
+    ``fulfilled`` is what did last all that documents ask for, and ``revision`` names these, empty for those of the
+    start; while others come into force, ``applications`` is a step on the way from there, and what a revision that
+    fails goes back to is ``fulfilled``. ``confirmed``: ``applications`` are as Serve itself tells them, with the keys
+    that it adds.
     """
 
     applications: Apps
+    fulfilled: Apps
     revision: str = ""
     confirmed: bool = True
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether nothing is on its way."""
+        return all_same(self.applications, self.fulfilled)
 
 
 def by_name(applications: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
@@ -57,6 +66,11 @@ def steps(old: Apps, new: Apps) -> list[dict[str, Mapping[str, Any]]]:
 def same(told: Mapping[str, Any], app: Mapping[str, Any]) -> bool:
     """Whether what Serve tells of an application is this one; it adds keys of its own."""
     return all(told.get(key) == value for key, value in app.items())
+
+
+def all_same(told: Apps, apps: Apps) -> bool:
+    """The same of whole configs."""
+    return told.keys() == apps.keys() and all(same(told[name], app) for name, app in apps.items())
 
 
 def _is_engine(app: str) -> bool:
@@ -119,14 +133,16 @@ class ConfigWriter:
             return
         deployed, _, _ = self._read()
         if deployed:
-            self._keep(Desired(deployed))
+            self._keep(Desired(deployed, deployed))
 
     def _kept(self) -> Desired | None:
         if self._file is None or not self._file.is_file():
             return None
         try:
             kept = json.loads(self._file.read_text("utf-8"))
-            return Desired(dict(kept["applications"]), str(kept["revision"]), bool(kept["confirmed"]))
+            apps = dict(kept["applications"])
+            fulfilled = dict(kept.get("fulfilled", apps))
+            return Desired(apps, fulfilled, str(kept["revision"]), bool(kept["confirmed"]))
         except (OSError, ValueError, KeyError, TypeError) as error:
             log.warning("%s is not read, what is in force counts: %s", self._file, error)
             return None
@@ -145,32 +161,34 @@ class ConfigWriter:
             return []
         if not self.desired.confirmed:
             # A put of our own, of which it is not known whether it came through.
-            if wanted.keys() != deployed.keys() or not all(same(deployed[n], app) for n, app in wanted.items()):
-                self.put(self.desired, top)
+            if all_same(deployed, wanted):
+                self._keep(replace(self.desired, applications=deployed, confirmed=True))
             else:
-                self._keep(Desired(deployed, self.desired.revision))
+                self.put(wanted, top)
             return []
         foreign = sorted(n for n in wanted.keys() | deployed.keys() if wanted.get(n) != deployed.get(n))
         if foreign:
-            self.put(self.desired, top)
+            self.put(wanted, top)
         return foreign
 
-    def put(self, desired: Desired, top: Mapping[str, Any]) -> None:
+    def put(self, applications: Apps, top: Mapping[str, Any]) -> None:
         """Puts applications in force, whole. Kept before it is put: whoever comes after a crash goes on with it.
 
         Raises:
             ServeRestError: when Serve does not answer, or refuses.
         """
-        self._keep(replace(desired, confirmed=False))
-        self._rest.put_config({**top, "applications": list(desired.applications.values())})
+        assert self.desired is not None
+        self._keep(replace(self.desired, applications=applications, confirmed=False))
+        self._rest.put_config({**top, "applications": list(applications.values())})
         # As Serve tells it: what it adds of its own is no foreign change.
         deployed, _, _ = self._read()
-        self._keep(Desired(deployed, desired.revision))
+        self._keep(replace(self.desired, applications=deployed, confirmed=True))
 
-    def fulfils(self, revision: str) -> None:
-        """What is in force is what the documents of this revision ask for."""
+    def fulfils(self, revision: str, names: Collection[str]) -> None:
+        """These applications, as they are in force, are what the documents of this revision ask for."""
         assert self.desired is not None
-        self._keep(replace(self.desired, revision=revision))
+        fulfilled = {n: app for n, app in self.desired.applications.items() if n in names}
+        self._keep(replace(self.desired, fulfilled=fulfilled, revision=revision))
 
     def states(self) -> dict[str, AppStatus]:
         """The applications' states by name.

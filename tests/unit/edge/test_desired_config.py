@@ -15,7 +15,7 @@ import pytest
 from cluster_configs.bundle import Config, to_documents
 from cluster_configs.load import load_paths
 from serve_app.edge import config_keeper
-from serve_app.edge.config_keeper import IDLE_S, ConfigKeeper
+from serve_app.edge.config_keeper import IDLE_S, REFUSED_S, ConfigKeeper
 from serve_app.edge.desired_config import ConfigWriter, Desired, by_name, rendered_with, steps
 from serve_app.edge.serve_config import render, use_redis
 from serve_app.edge.serve_rest import ServeRestError
@@ -35,6 +35,7 @@ class FakeServe:
     apps: dict[str, dict[str, Any]] = field(default_factory=dict)
     puts: list[list[str]] = field(default_factory=list)
     broken: dict[str, str] = field(default_factory=dict)
+    starting: set[str] = field(default_factory=set)
     away: bool = False
     gone_after_put: bool = False
 
@@ -49,7 +50,8 @@ class FakeServe:
     def details(self) -> dict[str, Any]:
         if self.away:
             raise ServeRestError("no answer")
-        status = {name: "DEPLOY_FAILED" if name in self.broken else "RUNNING" for name in self.apps}
+        status = {name: "DEPLOYING" if name in self.starting else "RUNNING" for name in self.apps}
+        status |= dict.fromkeys(self.broken, "DEPLOY_FAILED")
         return {
             "applications": {
                 n: {"status": status[n], "message": self.broken.get(n, ""), "deployed_app_config": deepcopy(a)}
@@ -69,7 +71,7 @@ def writer(serve: FakeServe, folder: Path | None = None) -> ConfigWriter:
 
 def test_the_first_start_takes_what_is_in_force_and_keeps_it(tmp_path: Path) -> None:
     serve = FakeServe({"grix": app("grix")})
-    assert writer(serve, tmp_path).desired == Desired({"grix": app("grix")})
+    assert writer(serve, tmp_path).desired == Desired({"grix": app("grix")}, {"grix": app("grix")})
     serve.apps["grix"]["args"] = "changed while nobody looked"
     again = writer(serve, tmp_path)
     assert again.put_back(TOP) == ["grix"]
@@ -80,7 +82,8 @@ def test_the_first_start_takes_what_is_in_force_and_keeps_it(tmp_path: Path) -> 
 @pytest.mark.parametrize("text", ["", "[]", '{"applications": 1}', '{"applications": {}}'])
 def test_a_file_that_is_none_of_ours_is_left_aside(tmp_path: Path, text: str) -> None:
     (tmp_path / "desired.json").write_text(text)
-    assert writer(FakeServe({"grix": app("grix")}), tmp_path).desired == Desired({"grix": app("grix")})
+    apps = {"grix": app("grix")}
+    assert writer(FakeServe(apps), tmp_path).desired == Desired(apps, apps)
 
 
 @pytest.mark.parametrize(
@@ -148,7 +151,7 @@ def test_what_was_kept_before_a_put_that_failed_is_put_by_the_next_one(tmp_path:
     made = writer(serve, tmp_path)
     serve.away = True
     with pytest.raises(ServeRestError):
-        made.put(Desired({"grix": app("grix", args={"n": 2})}, "r1"), TOP)
+        made.put({"grix": app("grix", args={"n": 2})}, TOP)
     serve.away = False
     again = writer(serve, tmp_path)
     assert again.put_back(TOP) == []
@@ -161,7 +164,7 @@ def test_a_put_that_came_through_unseen_is_not_put_again(tmp_path: Path) -> None
     made = writer(serve, tmp_path)
     serve.gone_after_put = True
     with pytest.raises(ServeRestError):
-        made.put(Desired({"grix": app("grix", args={"n": 2})}, "r1"), TOP)
+        made.put({"grix": app("grix", args={"n": 2})}, TOP)
     serve.away = False
     assert made.put_back(TOP) == [] and len(serve.puts) == 1
     serve.apps["grix"]["args"] = {"n": 3}
@@ -258,7 +261,8 @@ def test_a_region_that_is_no_longer_named_refuses(fleet: Path) -> None:
 class Stage:
     """A keeper over a fake Serve that runs the config of the start; time passes with each sleep."""
 
-    def __init__(self, began: dict[str, Any]) -> None:
+    def __init__(self, began: dict[str, Any], folder: Path | None = None) -> None:
+        self._began, self._folder = began, folder
         self.serve = FakeServe(by_name(deepcopy(began["applications"])))
         self.now_s = 100.0
         self.idle = True
@@ -266,16 +270,19 @@ class Stage:
         self.put_back: list[int] = []
         self.slept_s = 0.0
         self.on_sleep: Callable[[], None] = lambda: None
-        self.writer = ConfigWriter(self.serve, None)  # type: ignore[arg-type]
+        self.restart()
+
+    def restart(self) -> None:
+        """The RegionAgent is replaced by another one, which knows what the file says and asks for nothing yet."""
         self.keeper = ConfigKeeper(
-            self.writer,
+            ConfigWriter(self.serve, self._folder),  # type: ignore[arg-type]
             now_s=lambda: self.now_s,
             sleep=self.sleep,
             is_idle=lambda app: self.idle,
             on_revision=self.revisions.append,
             on_put_back=self.put_back.append,
         )
-        self.keeper.configure({**user_config(began), "top": TOP})
+        self.keeper.configure({**user_config(self._began), "top": TOP})
 
     async def sleep(self, seconds: float) -> None:
         self.now_s += seconds
@@ -357,6 +364,145 @@ async def test_an_engine_that_does_not_start_takes_everything_back_and_is_told(f
     assert stage.keeper.told() == f"revision r3 is refused: {new} is DEPLOY_FAILED: out of memory"
     await stage.keeper.turn()
     assert len(stage.serve.puts) == 2
+
+
+SMALLER = ("maxModelLen: 4096", "maxModelLen: 2048")
+
+
+class Way(Stage):
+    """On the way to documents with another engine, which takes its time to start."""
+
+    def __init__(self, fleet: Path, folder: Path) -> None:
+        began = start(fleet)
+        super().__init__(began, folder)
+        self.documents = documents(fleet, SMALLER)
+        (self.old,) = self.engines
+        apps = by_name(rendered_with(user_config(began), self.documents)["applications"])
+        (self.new,) = (name for name in apps if "--" in name)
+        self.serve.starting = {self.new}
+        self.keeper.want("r2", self.documents)
+
+    @property
+    def routed(self) -> list[str]:
+        """The engines that Routers name."""
+        digests = self.serve.apps["grix"]["deployments"][0]["user_config"]["engines"].values()
+        return sorted({name for name in (self.old, self.new) for d in digests if name.endswith(d[:8])})
+
+    async def is_cut_short(self, how: str) -> None:
+        """The turn ends while the new engine starts: Serve does not answer, or the RegionAgent ends."""
+        if how == "away":
+            self.serve.gone_after_put = True
+            with pytest.raises(ServeRestError):
+                await self.keeper.turn()
+            self.serve.away = False
+            return
+
+        def end() -> None:
+            raise asyncio.CancelledError
+
+        self.on_sleep = end
+        with pytest.raises(asyncio.CancelledError):
+            await self.keeper.turn()
+        self.on_sleep = lambda: None
+        self.restart()
+        self.keeper.want("r2", self.documents)
+
+
+@pytest.mark.parametrize("how", ["away", "restart"])
+async def test_routers_go_to_an_engine_that_runs_however_the_way_there_was_cut_short(
+    fleet: Path, tmp_path: Path, how: str
+) -> None:
+    way = Way(fleet, tmp_path)
+    await way.is_cut_short(how)
+    assert (way.engines, way.routed) == (sorted([way.old, way.new]), [way.old])
+    seen: list[tuple[bool, list[str]]] = []
+
+    def later() -> None:
+        seen.append((way.new in way.serve.starting, way.routed))
+        if len(seen) == 5:
+            way.serve.starting.clear()
+
+    way.on_sleep = later
+    await way.keeper.turn()
+    assert seen[:5] == [(True, [way.old])] * 5
+    assert (way.engines, way.routed, way.revisions[-1]) == ([way.new], [way.new], "r2")
+
+
+@pytest.mark.parametrize("how", ["away", "restart"])
+async def test_a_way_that_was_cut_short_and_fails_goes_back_to_what_ran_before_it(
+    fleet: Path, tmp_path: Path, how: str
+) -> None:
+    way = Way(fleet, tmp_path)
+    await way.is_cut_short(how)
+    way.serve.broken[way.new] = "out of memory"
+    await way.keeper.turn()
+    assert (way.engines, way.routed) == ([way.old], [way.old])
+    assert way.keeper.told() == f"revision r2 is refused: {way.new} is DEPLOY_FAILED: out of memory"
+
+
+async def test_a_way_that_was_cut_short_after_the_routers_does_not_take_them_back(fleet: Path, tmp_path: Path) -> None:
+    way = Way(fleet, tmp_path)
+    way.serve.starting.clear()
+    put_config = way.serve.put_config
+
+    def put(config: dict[str, Any]) -> None:
+        put_config(config)
+        if way.routed == [way.new]:
+            way.serve.put_config = put_config  # type: ignore[method-assign]
+            raise asyncio.CancelledError
+
+    way.serve.put_config = put  # type: ignore[method-assign]
+    with pytest.raises(asyncio.CancelledError):
+        await way.keeper.turn()
+    way.restart()
+    way.keeper.want("r2", way.documents)
+    way.on_sleep = lambda: pytest.fail("Routers went back") if way.routed != [way.new] else None
+    await way.keeper.turn()
+    assert (way.engines, way.revisions[-1]) == ([way.new], "r2")
+
+
+async def test_an_old_engine_leaves_though_the_region_agent_was_replaced_meanwhile(fleet: Path, tmp_path: Path) -> None:
+    way = Way(fleet, tmp_path)
+    way.serve.starting.clear()
+
+    def end() -> None:
+        if way.revisions[-1] == "r2":
+            raise asyncio.CancelledError
+
+    way.on_sleep = end
+    with pytest.raises(asyncio.CancelledError):
+        await way.keeper.turn()
+    assert way.engines == sorted([way.old, way.new])
+    way.restart()
+    way.on_sleep = lambda: None
+    way.keeper.want("r2", way.documents)
+    await way.keeper.turn()
+    assert (way.engines, way.revisions[-1], way.keeper.told()) == ([way.new], "r2", "")
+
+
+async def test_who_goes_back_to_the_old_documents_on_the_way_has_the_old_state_again(
+    fleet: Path, tmp_path: Path
+) -> None:
+    way = Way(fleet, tmp_path)
+    await way.is_cut_short("restart")
+    way.keeper.want("", documents(fleet))
+    await way.keeper.turn()
+    assert (way.engines, way.routed) == ([way.old], [way.old])
+
+
+async def test_a_revision_that_was_refused_is_tried_again_some_time_later(fleet: Path, tmp_path: Path) -> None:
+    way = Way(fleet, tmp_path)
+    way.serve.broken[way.new] = "out of memory"
+    await way.keeper.turn()
+    puts = len(way.serve.puts)
+    way.serve.broken.clear()
+    way.serve.starting.clear()
+    way.now_s += REFUSED_S - 1.0
+    await way.keeper.turn()
+    assert (len(way.serve.puts), way.revisions[-1]) == (puts, "")
+    way.now_s += 1.0
+    await way.keeper.turn()
+    assert (way.engines, way.revisions[-1], way.keeper.told()) == ([way.new], "r2", "")
 
 
 @pytest.mark.parametrize("text", ["[]", "{}", "no json", '[{"kind": "Tenant"}]'])
