@@ -11,14 +11,29 @@ from serve_app.ports import Packet, Tail
 
 
 class Call(Protocol):
-    """What is seen of a call inside the engine; monotonic seconds, ``None``: not yet."""
+    """What is seen of a call inside the engine; monotonic seconds, ``None``: not yet.
+
+    ``sent_s`` is when the engine got it, as ``width`` requests of its own. ``begun``: it was seen to be scheduled.
+    """
+
+    begun: bool
 
     @property
     def entered_s(self) -> float: ...
     @property
+    def sent_s(self) -> float | None: ...
+    @property
     def scheduled_s(self) -> float | None: ...
     @property
     def first_token_s(self) -> float | None: ...
+    @property
+    def queue_until_s(self) -> float: ...
+    @property
+    def priority(self) -> int: ...
+    @property
+    def width(self) -> int: ...
+    def give_up(self) -> None:
+        """The engine was not free in time."""
 
 
 class EngineLoad:
@@ -31,11 +46,31 @@ class EngineLoad:
         self._waiting: int | None = None
         self._running: int | None = None
         self._kv_cache_used_ratio: float | None = None
+        self._stepped_s = 0.0
 
-    def stepped(self, scheduler: Any) -> None:
+    def stepped(self, scheduler: Any, now_s: float) -> None:
         """The scheduler's numbers, told with each step of the engine."""
+        self._give_up_late(scheduler.num_waiting_reqs + scheduler.num_skipped_waiting_reqs, now_s)
         self._waiting, self._running = scheduler.num_waiting_reqs, scheduler.num_running_reqs
         self._kv_cache_used_ratio = scheduler.kv_cache_usage
+
+    def _give_up_late(self, waiting: int, now_s: float) -> None:
+        """Ends calls that wait inside the engine for longer than their queue limit.
+
+        When a call was scheduled, the engine tells with its first token, and a long prompt may take long until then.
+        With each step it tells how many requests wait, and it takes them by priority, then as they came: of those it
+        had before the step, the last ones are those that wait.
+        """
+        had = [c for c in self._early.values() if c.sent_s is not None and c.sent_s < self._stepped_s and not c.begun]
+        self._stepped_s = now_s
+        scheduled = sum(call.width for call in had) - waiting
+        for call in sorted(had, key=lambda c: (-c.priority, c.sent_s)):
+            if scheduled > 0:
+                scheduled -= call.width
+                call.begun = True
+            elif call.scheduled_s is None and now_s > call.queue_until_s:
+                self.left(call)
+                call.give_up()
 
     def entered(self, call: Call) -> None:
         self._early[id(call)] = call
@@ -57,7 +92,8 @@ class EngineLoad:
 
     def read(self, now_s: float, *, idle: bool) -> Load:
         """The load now. ``idle``: the engine holds nothing, so that its last step tells no longer how it is."""
-        reading = self._window.read(now_s, [c.entered_s for c in self._early.values() if c.scheduled_s is None])
+        waiting_since_s = [c.entered_s for c in self._early.values() if c.scheduled_s is None and not c.begun]
+        reading = self._window.read(now_s, waiting_since_s)
         return Load(
             queue_wait_p95_ms=reading.queue_wait_p95_ms,
             oldest_wait_ms=reading.oldest_wait_ms,

@@ -136,7 +136,7 @@ class EngineWatch:
         self._exit(ENGINE_LOST_EXIT)
 
     async def proof(self) -> bool:
-        """Whether the engine makes tokens: recent ones, else one asked for now. Not if all that comes of it is broken."""
+        """Whether the engine makes tokens: recent ones, else one asked for now. Tokens of broken calls are none."""
         if self._breaks_calls:
             return False
         view = self._view(time.monotonic())

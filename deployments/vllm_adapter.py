@@ -96,10 +96,10 @@ class Vllm:
 
     def note(self, scheduler: Any, iteration: Any) -> None:
         """Statistics of one engine step."""
-        if scheduler is not None:
-            self._load.stepped(scheduler)
         tokens = iteration.num_generation_tokens if iteration is not None else 0
         self.llm.note_iteration(tokens, scheduler.num_running_reqs if scheduler is not None else 0)
+        if scheduler is not None:
+            self._load.stepped(scheduler, time.monotonic())
 
     def load(self, now_s: float) -> Load:
         """What this engine's users wait, and what is in it now."""
@@ -122,14 +122,18 @@ class Vllm:
         started = False
         self._load.entered(watch)
         try:
-            async with aclosing(self._streamed(call, watch) if call.stream else self._whole(call, watch)) as packets:
+            frames = self._streamed(call, watch) if call.stream else self._whole(call, watch)
+            async with asyncio.timeout(None) as watch.patience, aclosing(frames) as packets:
                 async for packet in packets:
+                    watch.patience = None
                     self._load.heard(watch, packet, time.monotonic())
                     started = True
                     yield packet
         except Exception as error:
             if self.llm.dead:
                 failure = LOST
+            elif watch.given_up:
+                failure = Failure("queue_timeout", f"No engine was free within {call.queue_s:g} s.")
             elif isinstance(error, VLLMClientError | ValueError | TypeError):
                 failure = await self._client_error(error, call)
             else:

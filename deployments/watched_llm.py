@@ -29,6 +29,12 @@ class Watch:
 
     call: AgentCall
     entered_s: float
+    sent_s: float | None = None
+    #: Seen to be scheduled, before the engine tells when.
+    begun: bool = False
+    #: What the wait for the engine ends with; ``None`` once it said something.
+    patience: asyncio.Timeout | None = None
+    given_up: bool = False
     first: asyncio.Event = field(default_factory=asyncio.Event)
     engine_id: str | None = None
     max_tokens: int | None = None
@@ -41,6 +47,26 @@ class Watch:
     finished: bool = False
     #: Deltas that were gathered may go on.
     go: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def priority(self) -> int:
+        return self.call.priority
+
+    @property
+    def width(self) -> int:
+        """Requests inside the engine: one for each answer that is wanted."""
+        return int(self.call.body.get("n") or 1)
+
+    @property
+    def queue_until_s(self) -> float:
+        return self.entered_s + self.call.queue_s
+
+    def give_up(self) -> None:
+        """The engine was not free in time: the call ends, and with it its place in the queue."""
+        if self.patience is not None:
+            self.given_up = True
+            self.patience.reschedule(0.0)
+            self.patience = None
 
     def timed(self, metrics: Any) -> None:
         """Takes schedule and first-token time from vLLM's request statistics (zero there means not yet)."""
@@ -145,6 +171,7 @@ class WatchedLLM(AsyncLLM):  # type: ignore[misc]
     async def _watched(self, inner: AsyncGenerator[Any, None], watch: Watch) -> AsyncGenerator[Any, None]:
         assert watch.engine_id is not None
         self.pending[watch.engine_id] = watch
+        watch.sent_s = time.monotonic()
         try:
             async for output in inner:
                 watch.saw(output, deltas=watch.call.stream)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from types import SimpleNamespace
 
@@ -15,6 +16,21 @@ class Call:
     entered_s: float
     scheduled_s: float | None = None
     first_token_s: float | None = None
+    sent_s: float | None = None
+    queue_until_s: float = math.inf
+    priority: int = 100
+    width: int = 1
+    begun: bool = False
+    given_up: int = 0
+
+    def give_up(self) -> None:
+        self.given_up += 1
+
+
+def step(waiting: int = 0, running: int = 1, skipped: int = 0) -> SimpleNamespace:
+    return SimpleNamespace(
+        num_waiting_reqs=waiting, num_skipped_waiting_reqs=skipped, num_running_reqs=running, kv_cache_usage=0.25
+    )
 
 
 def test_before_the_first_step_the_scheduler_is_unknown() -> None:
@@ -23,7 +39,7 @@ def test_before_the_first_step_the_scheduler_is_unknown() -> None:
 
 def test_an_engine_without_work_has_nothing_whatever_its_last_step_said() -> None:
     load = EngineLoad()
-    load.stepped(SimpleNamespace(num_waiting_reqs=2, num_running_reqs=3, kv_cache_usage=0.25))
+    load.stepped(step(waiting=2, running=3), 99.0)
     busy, idle = load.read(100.0, idle=False), load.read(100.0, idle=True)
     assert (busy.waiting, busy.running, busy.kv_cache_used_ratio) == (2, 3, 0.25)
     assert (idle.waiting, idle.running, idle.kv_cache_used_ratio) == (0, 0, 0.25)
@@ -57,3 +73,77 @@ def test_who_left_without_a_token_waits_no_longer_and_says_nothing() -> None:
     load.entered(call)
     load.left(call)
     assert load.read(100.0, idle=True) == Load(oldest_wait_ms=0.0, waiting=0, running=0)
+
+
+def queued(*calls: Call) -> EngineLoad:
+    """Calls that the engine has, some steps after they came: at 100.0."""
+    load = EngineLoad()
+    for call in calls:
+        load.entered(call)
+    load.stepped(step(), 99.9)
+    return load
+
+
+def sent(at_s: float = 90.0, **changes: object) -> Call:
+    return Call(at_s - 0.1, sent_s=at_s, queue_until_s=100.0, **changes)  # type: ignore[arg-type]
+
+
+def test_who_waits_in_the_engine_for_longer_than_its_limit_is_given_up_once() -> None:
+    runs, waits = sent(90.0), sent(91.0)
+    load = queued(runs, waits)
+    load.stepped(step(waiting=1), 100.0)
+    assert (runs.given_up, waits.given_up) == (0, 0)
+    load.stepped(step(waiting=1), 100.1)
+    load.stepped(step(waiting=1), 100.2)
+    assert (runs.given_up, waits.given_up) == (0, 1)
+    assert load.read(100.3, idle=False).oldest_wait_ms == 0.0
+
+
+def test_a_long_prompt_is_not_given_up_while_it_is_read_whoever_comes_before_it_in_the_queue() -> None:
+    long = sent(90.0, priority=10)
+    load = queued(long)
+    load.stepped(step(), 99.95)
+    urgent = sent(99.96, priority=100)
+    load.entered(urgent)
+    load.stepped(step(), 99.97)
+    load.stepped(step(waiting=1), 200.0)
+    assert (long.given_up, urgent.given_up) == (0, 1)
+
+
+def test_the_engine_takes_them_by_priority_and_then_as_they_came() -> None:
+    late, early, urgent = sent(92.0), sent(91.0), sent(93.0, priority=200)
+    load = queued(late, early, urgent)
+    load.stepped(step(waiting=2), 200.0)
+    assert [c.given_up for c in (late, early, urgent)] == [1, 1, 0]
+    late, early, urgent = sent(92.0), sent(91.0), sent(93.0, priority=200)
+    load = queued(late, early, urgent)
+    load.stepped(step(waiting=1), 200.0)
+    assert [c.given_up for c in (late, early, urgent)] == [1, 0, 0]
+
+
+def test_who_came_during_a_step_is_not_judged_by_it() -> None:
+    load = queued()
+    call = sent(99.95)
+    load.entered(call)
+    load.stepped(step(waiting=0), 200.0)
+    assert not call.begun
+    load.stepped(step(waiting=0, skipped=1), 200.1)
+    assert call.given_up == 1
+
+
+def test_a_call_that_wants_several_answers_runs_with_the_first_of_them() -> None:
+    wide = sent(width=4)
+    load = queued(wide)
+    load.stepped(step(waiting=3), 200.0)
+    assert (wide.begun, wide.given_up) == (True, 0)
+    wide = sent(width=4)
+    load = queued(wide)
+    load.stepped(step(waiting=4), 200.0)
+    assert (wide.begun, wide.given_up) == (False, 1)
+
+
+def test_a_call_that_the_engine_does_not_have_yet_is_not_judged() -> None:
+    call = Call(90.0, queue_until_s=95.0)
+    load = queued(call)
+    load.stepped(step(waiting=1), 200.0)
+    assert call.given_up == 0
