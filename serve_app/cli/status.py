@@ -100,6 +100,8 @@ def text_of(told: dict[str, Any]) -> str:
         parts.append(_plan_table(plan))
     if told["fleet"] is not None:
         parts.append(_fleet_text(told["fleet"], with_regions=plan is None))
+    elif plan is not None and any(region["targets"] for region in plan["regions"]):
+        parts.append(_reported_text(plan))
     parts += [_region_text(region) for region in told["regions"]]
     return "\n\n".join(parts)
 
@@ -152,31 +154,45 @@ def _fleet_text(fleet: dict[str, Any], *, with_regions: bool) -> str:
     ]
     rows = []
     for target in snapshot["targets"]:
-        load = target["load"]
         marks = [m for m in ("drained", "drifted") if target[m]]
         marks += [f"breaker {target['breaker']}"] if target["breaker"] != "closed" else []
-        rows.append(
-            [
-                f"{target['region']}/{target['agent']}",
-                target["release"][:8],
-                target["health"],
-                f"{target['weight']:.2f}",
-                load["waiting"],
-                load["running"],
-                _ms(load["queue_wait_p95_ms"]),
-                _ms(load["first_token_p95_ms"]),
-                _share(load["kv_cache_used_ratio"]),
-                "; ".join([*marks, target["why"]]).strip("; ") or None,
-            ]
-        )
-    head = ["target", "release", "health", "weight", "waiting", "running", "queue p95 ms", "first p95 ms", "KV", "why"]
-    lines.append(render(head, rows, frozenset(head[3:9])))
+        rows.append([*_name(target["region"], target), f"{target['weight']:.2f}", *_load(target), _why(target, marks)])
+    lines.append(_targets_table("weight", rows))
     if with_regions and snapshot["regions"]:
         seen = [
             [r["name"], r["health"], r["drained"], _ms(r["network_ms"]), r["why"] or None] for r in snapshot["regions"]
         ]
         lines += ["", render(["region", "health", "drained", "network ms", "why"], seen, frozenset({"network ms"}))]
     return "\n".join(lines)
+
+
+def _reported_text(plan: dict[str, Any]) -> str:
+    """Targets as an operator's machine can know them: no region is here that could tell what it decides from."""
+    rows = []
+    for region in plan["regions"]:
+        for target in region["targets"]:
+            marks = ["drifted"] if target["drifted"] else []
+            rows.append([*_name(region["name"], target), target["replicas"], *_load(target), _why(target, marks)])
+    return f"targets as their regions last reported them to the coordinator\n{_targets_table('replicas', rows)}"
+
+
+def _targets_table(third: str, rows: list[list[Any]]) -> str:
+    numbers = [third, "waiting", "running", "queue p95 ms", "first p95 ms", "KV"]
+    return render(["target", "release", "health", *numbers, "why"], rows, frozenset(numbers))
+
+
+def _name(region: str, target: dict[str, Any]) -> list[Any]:
+    return [f"{region}/{target['agent']}", target["release"][:8], target["health"]]
+
+
+def _load(target: dict[str, Any]) -> list[Any]:
+    load = target["load"]
+    waits = [_ms(load["queue_wait_p95_ms"]), _ms(load["first_token_p95_ms"])]
+    return [load["waiting"], load["running"], *waits, _share(load["kv_cache_used_ratio"])]
+
+
+def _why(target: dict[str, Any], marks: list[str]) -> str | None:
+    return "; ".join([*marks, target["why"]]).strip("; ") or None
 
 
 def _ms(value: float | None) -> str | None:

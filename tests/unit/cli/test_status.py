@@ -1,0 +1,54 @@
+"""``grix status``: what an operator sees whose machine has no region."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from serve_app.cli import control, status
+from serve_app.cli.state import Home
+from serve_app.core.fleet import Fleet
+from serve_app.core.fleet_events import Facts, KnownRegion, LinkOpened, Reported, Wanted
+from serve_app.core.fleet_status import status_of
+from serve_app.core.reports import RegionState, TargetReport
+from serve_app.core.snapshots import Load
+
+
+def plan(*targets: TargetReport) -> dict[str, object]:
+    """What a coordinator answers that has heard one of its two regions."""
+    fleet = Fleet(Wanted((KnownRegion("cloud-a"), KnownRegion("cloud-b"))), Facts(epoch=7), 1000.0)
+    fleet.handle(LinkOpened("cloud-a", 1), 1000.0)
+    fleet.handle(Reported("cloud-a", 1, 1, RegionState("cloud-a", "slow", "first token late", targets)), 1000.0)
+    return {"store_fault": "", **status_of(fleet, 1000.5)}
+
+
+def told(monkeypatch: pytest.MonkeyPatch, home: Path, answer: dict[str, object]) -> str:
+    monkeypatch.setattr(control, "admin", lambda *_: object())
+    monkeypatch.setattr(control, "ask", lambda *_: answer)
+    gathered = status.gather(Home(home), [home])
+    assert gathered["fleet"] is None and gathered["regions"] == []
+    return status.text_of(gathered)
+
+
+def test_without_a_region_here_the_targets_are_the_coordinators(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load = Load(900.0, 1200.0, waiting=3, running=16, kv_cache_used_ratio=0.5, first_token_p95_ms=1600.0)
+    chat = TargetReport(
+        "qwen-chat", "qwen-chat--1", "abcdef0123", "e" * 64, "slow", "first token late", 2, 16, 4096, load
+    )
+    doc = TargetReport("qwen-doc", "qwen-doc--1", "0123456789", "e" * 64, "healthy", "", 1, 16, 4096, Load())
+    assert told(monkeypatch, tmp_path, plan(chat, doc)).splitlines()[-5:] == [
+        "targets as their regions last reported them to the coordinator",
+        "target             release   health   replicas  waiting  running  queue p95 ms  first p95 ms   KV  why",
+        "-----------------  --------  -------  --------  -------  -------  ------------  ------------  ---  "
+        "----------------",
+        "cloud-a/qwen-chat  abcdef01  slow            2        3       16           900          1600  50%  "
+        "first token late",
+        "cloud-a/qwen-doc   01234567  healthy         1        –        –             –             –    –  –",
+    ]
+
+
+def test_before_any_report_there_is_no_table_of_targets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "targets" not in told(monkeypatch, tmp_path, plan())
