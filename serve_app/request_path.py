@@ -130,6 +130,7 @@ class RequestPath:
             region=table.region.name,
             session=session.key,
             kept=session.kept(route.agent.name),
+            keeps=session.keeps,
         )
         tokens = budget.decide(
             parsed.max_tokens,

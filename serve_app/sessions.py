@@ -41,6 +41,11 @@ class RequestSession:
         """The region that an agent answers this session from."""
         return self.opened.picks.get(agent) if self.opened is not None else None
 
+    @property
+    def keeps(self) -> bool:
+        """Whether what is chosen now will be known at the next turn."""
+        return self.opened is not None and self.opened.store == "kept"
+
     def with_history(self, context_tokens: int | None = None) -> ParsedRequest:
         """The request as an engine shall see it: the conversation that is kept here stands before the new turn.
 

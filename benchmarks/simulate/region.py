@@ -151,6 +151,7 @@ class SimRegion:
             region=self.name,
             session=session,
             kept=self.kept.get(session) if session is not None else None,
+            keeps=rules.keep_picks,
         )
         choice = choose(
             self.snapshot,

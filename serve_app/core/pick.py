@@ -27,8 +27,8 @@ _NOTHING: Final[Mapping[str, int]] = MappingProxyType({})
 class Wish:
     """What a request needs of a target. It has ``prompt_tokens`` at least.
 
-    ``session`` is the key that its turns share, ``kept`` the region that answered it before. ``hops`` counts regions
-    that handed the request on already.
+    ``session`` is the key that its turns share, ``kept`` the region that answered it before; ``keeps``: whether the
+    choice will be the next turn's ``kept``. ``hops`` counts regions that handed the request on already.
     """
 
     agent: Agent
@@ -41,6 +41,7 @@ class Wish:
     region: str = ""
     session: str | None = None
     kept: str | None = None
+    keeps: bool = True
     hops: int = 0
 
 
@@ -216,7 +217,7 @@ def choose(
             continue
         targets = [usable[i] for i in group]
         scored.update(zip(group, _scores(targets, wish, scoring, [waits_ms[i] for i in group], in_flight), strict=True))
-        order.extend(_sorted(group, targets, scored, marks, is_session=wish.session is not None))
+        order.extend(_sorted(group, targets, scored, marks, wish))
     look = Look(usable, ranks, marks, waits_ms, order, scored, out)
     if draw is not None and wish.session is None and len(order) > 1 and usable[order[0]].region != wish.region:
         first = drawn(look, wish.region, wish.agent.max_queue_ms, draw)
@@ -241,13 +242,17 @@ def _sorted(
     targets: Sequence[Target],
     scored: Mapping[int, tuple[float, tuple[float, ...]]],
     marks: Sequence[Mark],
-    *,
-    is_session: bool,
+    wish: Wish,
 ) -> list[int]:
     """A group by score. Sessions come last where they are above a target's share; of other requests one has to find
     out about a target that is to be probed: it is first.
+
+    Where nothing keeps a session's pick its hash alone decides: loads are others at its next turn.
     """
-    last = late_of(targets) if is_session else [marks[i] != "probe" for i in group]
+    if wish.session is None:
+        last = [marks[i] != "probe" for i in group]
+    else:
+        last = late_of(targets) if wish.keeps else [False] * len(targets)
     keys = [(later, -scored[i][0], t.region, t.release, i) for i, t, later in zip(group, targets, last, strict=True)]
     keys.sort()
     return [key[-1] for key in keys]

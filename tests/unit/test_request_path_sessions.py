@@ -211,6 +211,24 @@ async def test_a_store_that_is_away_costs_no_answer_and_is_told(store: Any) -> N
     assert stage.journal.records[0].session_store == store
 
 
+def lopsided(busy: str) -> Snapshot:
+    """Two regions at one price, of which one has work above its share."""
+    made = two_regions()
+    loads = {r: Load(10.0, waiting=0, running=4 if r == busy else 0) for r in ("cloud-a", "cloud-b")}
+    targets = [replace(t, gpu_hour_usd=1.0, health="healthy", load=loads[t.region]) for t in made.targets]
+    return replace(made, targets=tuple(targets))
+
+
+@pytest.mark.parametrize(("store", "places"), [("kept", 2), ("off", 1), ("degraded", 1)])
+async def test_where_no_pick_can_be_kept_load_moves_no_session(store: Any, places: int) -> None:
+    seen = set()
+    for busy in ("cloud-a", "cloud-b"):
+        stage = Stage(sessions=FakeSessions(store=store), snapshot=lopsided(busy))
+        await run(stage, SESSION)
+        seen.update(regions(stage))
+    assert len(seen) == places
+
+
 async def test_history_without_a_session_is_refused_by_its_field() -> None:
     stage = Stage(sessions=FakeSessions())
     answer = await run(stage, {**BEARER, "x-grix-history": "server"})

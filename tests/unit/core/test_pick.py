@@ -280,6 +280,19 @@ def test_no_target_takes_new_sessions_above_its_share() -> None:
     assert {choose(target("b", load=full), target("c"), wish=w).order[0].region for w in wishes} == {"b", "c"}
 
 
+def test_a_session_that_nothing_keeps_goes_by_its_hash_alone() -> None:
+    full, idle = Load(10.0, waiting=0, running=4), Load(10.0, waiting=0, running=0)
+    wishes = [replace(WISH, session=f"acme/s{i}", keeps=False) for i in range(50)]
+
+    def picks(one: Load, other: Load) -> list[str]:
+        return [choose(target("b", load=one), target("c", load=other), wish=w).order[0].region for w in wishes]
+
+    assert picks(full, idle) == picks(idle, full) == picks(idle, idle)
+    assert set(picks(full, idle)) == {"b", "c"}
+    # Nobody waits for its sake where others have short queues.
+    assert set(picks(Load(300.0, waiting=2, running=4), idle)) == {"c"}
+
+
 def test_what_is_slow_or_comes_back_gets_its_weight_of_sessions_and_scores() -> None:
     slow, fit = target("b", weight=0.25), target("c")
     firsts = [choose(slow, fit, wish=replace(WISH, session=f"s{i}")).order[0].region for i in range(1000)]
