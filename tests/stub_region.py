@@ -155,41 +155,28 @@ class StubRegion:
 
     def record(self, request_id: str) -> dict[str, Any] | None:
         """The Router's record of a request that has ended."""
-        connection = http.client.HTTPConnection(urlsplit(self.url).netloc, timeout=30)
-        try:
-            headers = {"authorization": f"Bearer {self.key}"}
-            connection.request("GET", f"/grix/requests/{request_id}", headers=headers)
-            answer = connection.getresponse()
-            body = json.loads(answer.read())
-            return dict(body) if answer.status == 200 else None
-        finally:
-            connection.close()
+        status, raw = self._get(f"/grix/requests/{request_id}", with_key=True)
+        return dict(json.loads(raw)) if status == 200 else None
 
     def fleet(self) -> dict[str, Any]:
         """The snapshot that the Router decides from."""
-        connection = http.client.HTTPConnection(urlsplit(self.url).netloc, timeout=30)
-        try:
-            connection.request("GET", "/grix/fleet", headers={"authorization": f"Bearer {self.key}"})
-            return dict(json.loads(connection.getresponse().read())["snapshot"])
-        finally:
-            connection.close()
+        return dict(json.loads(self._get("/grix/fleet", with_key=True)[1])["snapshot"])
 
     def metrics(self) -> str:
         """The exports of the region's node."""
-        connection = http.client.HTTPConnection(urlsplit(self.url).netloc, timeout=30)
-        try:
-            connection.request("GET", "/metrics")
-            return connection.getresponse().read().decode()
-        finally:
-            connection.close()
+        return self._get("/metrics")[1].decode()
 
     def healthz(self, query: str = "") -> tuple[int, dict[str, Any]]:
         """Status and body of the health check."""
+        status, raw = self._get(f"/healthz{query}")
+        return status, dict(json.loads(raw))
+
+    def _get(self, path: str, *, with_key: bool = False) -> tuple[int, bytes]:
         connection = http.client.HTTPConnection(urlsplit(self.url).netloc, timeout=30)
         try:
-            connection.request("GET", f"/healthz{query}")
+            connection.request("GET", path, headers={"authorization": f"Bearer {self.key}"} if with_key else {})
             answer = connection.getresponse()
-            return answer.status, dict(json.loads(answer.read()))
+            return answer.status, answer.read()
         finally:
             connection.close()
 
@@ -214,10 +201,11 @@ def stub_config(
     blocks: dict[str, str | None],
     federation_port: int | None,
     peers: Mapping[str, str],
+    peer_usd: float,
 ) -> dict[str, Any]:
     """The region's Serve config with stubs in place of engines; with a coordinator (that is away) if it has a port.
 
-    ``peers`` are the gateways of other regions by name, for tests that play them.
+    ``peers`` are the gateways of other regions by name, for tests that play them; ``peer_usd`` is their price.
     """
     documents = folder / "region.yaml"
     text = DOCUMENTS.replace("KEY", hashlib.sha256(key.encode()).hexdigest())
@@ -231,7 +219,8 @@ def stub_config(
         text = text.replace("role: primary", f'role: primary, gateway: "127.0.0.1:{federation_port}"')
         (mine,) = [line for line in text.splitlines(keepends=True) if line.startswith("    - {name: cloud-a,")]
         others = [
-            f'    - {{name: {name}, cloud: {name}, location: y, gpuHourUsd: 2, role: primary, gateway: "{address}"}}\n'
+            f"    - {{name: {name}, cloud: {name}, location: y, gpuHourUsd: {peer_usd:g}, role: primary, "
+            f'gateway: "{address}"}}\n'
             for name, address in peers.items()
         ]
         text = text.replace(mine, mine + "".join(others))
@@ -255,8 +244,13 @@ def running_stub_region(
     redis: str | None = None,
     federated: bool = False,
     peers: Mapping[str, str] = MappingProxyType({}),
+    peer_usd: float = 2.0,
+    routers: int | None = None,
 ) -> Iterator[StubRegion]:
-    """Starts the region, and ends exactly what it started. ``http`` and ``redis`` are blocks of the region, as YAML."""
+    """Starts the region, and ends exactly what it started. ``http`` and ``redis`` are blocks of the region, as YAML.
+
+    The region's own price is 1.
+    """
     with tempfile.TemporaryDirectory(prefix="grix-stub-") as name:
         folder, token, key = Path(name), secrets.token_hex(32), "grix-stub-" + secrets.token_hex(8)
         token_file = folder / "token"
@@ -270,8 +264,8 @@ def running_stub_region(
         try:
             rest = ServeRest(cluster.dashboard, token)
             federation_port = cluster.federation_port if federated else None
-            blocks = {"http": http, "redis": redis}
-            _deploy(rest, stub_config(key, folder, cluster.spare_port, blocks, federation_port, peers))
+            blocks = {"http": http, "redis": redis, "routers": None if routers is None else str(routers)}
+            _deploy(rest, stub_config(key, folder, cluster.spare_port, blocks, federation_port, peers, peer_usd))
             scheme = "https" if http is not None and "tls" in http else "http"
             yield StubRegion(f"{scheme}://127.0.0.1:{cluster.spare_port}", key, folder, rest, cluster.temp_dir)
         finally:
