@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import json
+import time
+from collections.abc import AsyncGenerator
 from importlib import metadata
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from transformers import Qwen2Tokenizer
@@ -29,9 +34,12 @@ from vllm.v1.metrics.stats import IterationStats, RequestStateStats, SchedulerSt
 from xgrammar import GrammarCompiler, GrammarMatcher, TokenizerInfo
 
 from deployments import tool_calls
+from deployments.engine_load import EngineLoad
+from deployments.vllm_adapter import Vllm
 from serve_app.cli.tour import TOOL_NAME, TOOL_SCHEMA
 from serve_app.edge.model_files import embedded
 from serve_app.openai_request import HONOURED
+from serve_app.ports import AgentCall, Head, Packet, Tail
 
 
 def names(function: object) -> list[str]:
@@ -98,7 +106,7 @@ def test_a_tool_call_has_no_room_for_endless_white_space(choice: object) -> None
 
 def test_statistics_the_watch_reads() -> None:
     assert {"queued_ts", "scheduled_ts", "first_token_ts"} <= set(RequestStateStats.__dataclass_fields__)
-    wanted = {"num_running_reqs", "num_waiting_reqs", "kv_cache_usage"}
+    wanted = {"num_running_reqs", "num_waiting_reqs", "num_skipped_waiting_reqs", "kv_cache_usage"}
     assert wanted <= set(SchedulerStats.__dataclass_fields__)
     assert "num_generation_tokens" in vars(IterationStats())
     assert names(StatLoggerBase.record)[:3] == ["self", "scheduler_stats", "iteration_stats"]
@@ -132,3 +140,34 @@ def test_every_honoured_field_is_a_field_of_the_engine(kind: str, model: type) -
     # modalities is answered before the engine sees it.
     unknown = HONOURED[kind] - set(model.model_fields) - {"modalities"}  # type: ignore[index, attr-defined]
     assert unknown == set()
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_a_call_that_the_engine_does_not_schedule_in_time_ends_as_back_pressure(stream: bool) -> None:
+    vllm = Vllm.__new__(Vllm)
+    vllm._load, closed = EngineLoad(), asyncio.Event()
+    vllm.llm = SimpleNamespace(dead=False, note_iteration=lambda tokens, running: None)
+
+    async def hangs(call: AgentCall, watch: Any) -> AsyncGenerator[Packet, None]:
+        watch.sent_s = time.monotonic()
+        try:
+            await asyncio.Event().wait()
+            yield ()
+        finally:
+            closed.set()
+
+    vllm._streamed = vllm._whole = hangs  # type: ignore[method-assign]
+    call = AgentCall("r1", "chat", "a", {}, stream, 8, 100, enqueued_unix_s=time.time(), queue_s=0.01)
+    packets = vllm.call(call)
+    first = asyncio.ensure_future(anext(packets))
+    waits = SimpleNamespace(
+        num_waiting_reqs=1, num_skipped_waiting_reqs=0, num_running_reqs=1, kv_cache_usage=0.0, num_generation_tokens=1
+    )
+    async with asyncio.timeout(5):
+        while not first.done():
+            await asyncio.sleep(0.01)
+            vllm.note(waits, waits)
+        head, tail = await first
+    assert isinstance(head, Head) and isinstance(tail, Tail) and head.failure is not None
+    assert (head.failure.reason, tail.failure, closed.is_set()) == ("queue_timeout", head.failure, True)
+    assert [packet async for packet in packets] == []
