@@ -96,11 +96,13 @@ class Gpu(Block):
 
 
 class Timeouts(Block):
-    """Limits of one request: waiting for a slot, first byte, and everything."""
+    """Limits of one request: waiting for a slot, first byte, and everything. ``start_s`` is the engine's own: a new
+    one that does not run by then is given up, and with it the configuration that asks for it."""
 
     queue_s: Seconds = Field(default=10.0, alias="queue")
     first_byte_s: Seconds = Field(default=30.0, alias="firstByte")
     total_s: Seconds = Field(default=600.0, alias="total")
+    start_s: Seconds = Field(default=1800.0, alias="start")
 
 
 def _max_replicas(data: dict[str, Any]) -> int:

@@ -98,7 +98,7 @@ class Replicas:
         if not fresh:
             self._slow = False
             if self._heard_s is None:
-                return Standing("unknown", "no replica has reported yet", Load(), 0)
+                return Standing("unknown", "starting: no replica has reported yet", Load(), 0)
             if may_sleep:
                 return Standing("unknown", "no replica runs", Load(), 0)
             silent_s = now_s - self._heard_s

@@ -11,6 +11,7 @@ from typing import Any, Final
 from cluster_configs.faults import ConfigError
 from serve_app.edge.desired_config import Apps, ConfigWriter, Desired, all_same, by_name, rendered_with, same, steps
 from serve_app.edge.model_files import ModelError
+from serve_app.edge.serve_config import START_LIMIT
 from serve_app.edge.serve_rest import BROKEN, AppStatus, ServeRestError
 
 log = logging.getLogger("ray.serve")
@@ -19,7 +20,7 @@ log = logging.getLogger("ray.serve")
 #: seconds of a graceful stop to be seen and undone.
 LOOK_S: Final = 2.0
 POLL_S: Final = 1.0
-#: How long new applications may take until they run; a large model takes minutes to load.
+#: How long applications without a limit of their own may take until they run; engines have one.
 RUNNING_LIMIT_S: Final = 900.0
 #: An engine has to be seen idle for so long: a call may still be on its way to it.
 IDLE_S: Final = 3.0
@@ -160,7 +161,7 @@ class ConfigKeeper:
         for i, apps in enumerate(way[reached:], reached + 1):
             self._step = f"revision {wanted.revision}: step {i} of {len(way) + 1}"
             log.info("%s: %s", self._step, ", ".join(sorted(apps)))
-            changed = [n for n, app in apps.items() if not same(before.fulfilled.get(n, {}), app)]
+            changed = {n: app for n, app in apps.items() if not same(before.fulfilled.get(n, {}), app)}
             try:
                 await asyncio.to_thread(self._writer.put, apps, self._top())
                 await self._until_running(changed)
@@ -182,26 +183,30 @@ class ConfigKeeper:
         await self._until_idle(left)
         await asyncio.to_thread(self._writer.put, desired.fulfilled, self._top())
 
-    async def _until_running(self, apps: list[str]) -> None:
+    async def _until_running(self, apps: Apps) -> None:
         """Waits for what was changed; an engine that is broken anyway is not this revision's fault."""
-        until_s = self._now_s() + RUNNING_LIMIT_S
+        step, began_s = self._step, self._now_s()
+        said = ""
         while True:
             # Serve takes a moment until it says of a changed application that it is being deployed.
             await self._sleep(POLL_S)
+            late = sorted(apps)
             try:
                 states = await asyncio.to_thread(self._writer.states)
             except ServeRestError as error:
-                said = str(error)
+                said = f": {error}"
             else:
                 broken = [s for n, s in states.items() if n in apps and s.status in BROKEN]
                 if broken:
                     raise _Refused(_last_words(broken))
-                late = [n for n in apps if n not in states or states[n].status != "RUNNING"]
+                late, said = [n for n in late if n not in states or states[n].status != "RUNNING"], ""
                 if not late:
                     return
-                said = f"{', '.join(sorted(late))} not running"
-            if self._now_s() > until_s:
-                raise _Refused(f"{said} after {RUNNING_LIMIT_S:.0f} s")
+            self._step = f"{step}: starting {', '.join(late)}"
+            waited_s = self._now_s() - began_s
+            for name in late:
+                if waited_s > _start_limit_s(apps[name]):
+                    raise _Refused(f"{name} not running after {_start_limit_s(apps[name]):.0f} s{said}")
 
     async def _until_idle(self, apps: Apps) -> None:
         """Nothing waits or runs in these engines, or it had all the time that a request may take."""
@@ -211,6 +216,12 @@ class ConfigKeeper:
             await self._sleep(POLL_S)
             if not all(self._is_idle(app) for app in apps):
                 since_s = self._now_s()
+
+
+def _start_limit_s(app: Mapping[str, Any]) -> float:
+    """How long an application may take until it runs."""
+    own = [(d.get("user_config") or {}).get(START_LIMIT) for d in app["deployments"]]
+    return max((float(limit_s) for limit_s in own if limit_s is not None), default=RUNNING_LIMIT_S)
 
 
 def _last_words(broken: list[AppStatus]) -> str:

@@ -16,6 +16,8 @@ from serve_app.edge.model_files import as_model_path, hub_revision, model_digest
 RESOURCES_VARIABLE: Final = "GRIX_ENGINE_RESOURCES"
 #: vLLM's variable for the threads of an engine on CPU; no other engine has it.
 THREADS_VARIABLE: Final = "VLLM_CPU_OMP_THREADS_BIND"
+#: Key of an engine's user_config: seconds until it runs. The RegionAgent reads it, not the engine.
+START_LIMIT: Final = "start_limit_s"
 #: Router and gateway do their own admission; Serve's default of 5 would be a hidden one.
 INGRESS_ONGOING: Final = 10_000
 #: Requests that may wait in the proxy while every Router is full; by default there is no bound.
@@ -121,7 +123,7 @@ def _agent_app(spec: schema.AgentSpec, args: Mapping[str, Any]) -> dict[str, Any
                     "upscale_delay_s": UP_DELAY_S,
                     "downscale_delay_s": DOWN_DELAY_S,
                 },
-                "user_config": {"log_level": "INFO", "stall_after_s": 3.0},
+                "user_config": {"log_level": "INFO", "stall_after_s": 3.0, START_LIMIT: spec.timeouts.start_s},
                 "graceful_shutdown_timeout_s": total_s,
                 "health_check_period_s": 2.0,
                 "health_check_timeout_s": 30.0,

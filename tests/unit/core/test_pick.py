@@ -105,6 +105,21 @@ def test_rte_10_who_reports_nothing_any_more_is_asked_after_all_others() -> None
     assert [t.region for t in choose(stale, busy, wish=replace(WISH, session="s", kept="a")).order] == ["b", "a"]
 
 
+def test_an_engine_that_starts_here_is_a_backup_while_somebody_is_known_to_be_well() -> None:
+    starting, busy = target("a", health="unknown"), target("b", load=Load(9000.0, waiting=50, running=4))
+    assert [(c.target.region, c.mark) for c in choose(starting, busy).candidates] == [
+        ("b", "over limit"),
+        ("a", "backup"),
+    ]
+    # Nobody else is known to be well: alone, or when the RegionAgent is silent, what is here comes first.
+    for others in ((), (target("b", health="stale", gpu_hour_usd=0.1),), (target("b", health="unknown"),)):
+        choice = choose(starting, *others)
+        assert (choice.order[0].region, choice.candidates[0].mark) == ("a", "")
+    # What sleeps at zero is woken by a call.
+    sleepy = replace(WISH, agent=replace(WISH.agent, min_replicas=0))
+    assert choose(starting, busy, wish=sleepy).order[0].region == "a"
+
+
 def test_rte_10_calls_since_the_report_are_added_to_it() -> None:
     load = Load(0.0, waiting=0, running=2)
     a, b = target("c", load=load), target("d", load=load)

@@ -39,7 +39,7 @@ def test_before_any_report_the_own_targets_are_there_and_nothing_is_claimed() ->
     ]
     assert (snapshot.epoch, snapshot.generation) == (7, 1)
     assert [(r.name, r.health, r.why) for r in snapshot.regions] == [
-        ("cloud-a", "unknown", "qwen-chat--12345678 is unknown: no replica has reported yet"),
+        ("cloud-a", "unknown", "qwen-chat--12345678 is unknown: starting: no replica has reported yet"),
         ("cloud-b", "unknown", "no beat yet"),
         ("edge-1", "unknown", "no beat yet"),
     ]

@@ -28,7 +28,7 @@ def verdict(replicas: Replicas, now_s: float = 100.0, *, may_sleep: bool = False
 
 
 def test_nobody_has_reported_yet_is_no_claim() -> None:
-    assert verdict(Replicas()) == ("unknown", "no replica has reported yet")
+    assert verdict(Replicas()) == ("unknown", "starting: no replica has reported yet")
 
 
 def test_tokens_are_the_proof() -> None:

@@ -505,6 +505,22 @@ async def test_a_revision_that_was_refused_is_tried_again_some_time_later(fleet:
     assert (way.engines, way.revisions[-1], way.keeper.told()) == ([way.new], "r2", "")
 
 
+@pytest.mark.parametrize(("written", "limit_s"), [("", 1800.0), ("timeouts: {start: 50m}\n  ", 3000.0)])
+async def test_an_engine_has_its_own_time_to_start_and_is_told_as_starting(
+    fleet: Path, tmp_path: Path, written: str, limit_s: float
+) -> None:
+    way = Way(fleet, tmp_path)
+    changes = (SMALLER, ("engine: {", f"{written}engine: {{"))
+    way.keeper.want("r3", documents(fleet, *changes))
+    told: set[str] = set()
+    way.on_sleep = lambda: told.add(way.keeper.told())
+    await way.keeper.turn()
+    assert way.keeper.told() == f"revision r3 is refused: {way.new} not running after {limit_s:.0f} s"
+    assert limit_s < way.slept_s <= limit_s + 5.0
+    assert f"revision r3: step 1 of 3: starting {way.new}" in told
+    assert (way.engines, way.routed) == ([way.old], [way.old])
+
+
 @pytest.mark.parametrize("text", ["[]", "{}", "no json", '[{"kind": "Tenant"}]'])
 async def test_documents_that_are_none_change_nothing(fleet: Path, text: str) -> None:
     stage = Stage(start(fleet))
