@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from cluster_configs.faults import Problem
 from cluster_configs.fields import repeated, under
 from cluster_configs.quantities import format_duration
+from serve_app.core.health import IDLE_FRESH_S
+from serve_app.core.target_health import FORGET_S
 
 if TYPE_CHECKING:
     from cluster_configs.kind_federation import Federation, FederationSpec, Http, Region
+
+#: A replica reports each second: one report may be lost.
+LEAST_STALE_S: Final = 2.0
+MOST_PING_S: Final = IDLE_FRESH_S
 
 
 def of(federation: Federation) -> Iterator[Problem]:
@@ -55,6 +61,20 @@ def of(federation: Federation) -> Iterator[Problem]:
             f"{format_duration(health.peer_silence_s)} is not longer than peerBeat "
             f"{format_duration(health.peer_beat_s)}, so a healthy peer would be suspect; allowed: more than that",
             (under("health", "peerSilence"), under("health", "peerBeat")),
+        )
+    if not LEAST_STALE_S <= health.stale_after_s <= FORGET_S:
+        yield Problem(
+            under("health", "staleAfter"),
+            f"{format_duration(health.stale_after_s)} is out of range; allowed: {format_duration(LEAST_STALE_S)}, as a "
+            f"replica reports each second, to {format_duration(FORGET_S)}, when a silent one is forgotten",
+            (under("health", "staleAfter"),),
+        )
+    if health.ping_s > MOST_PING_S:
+        yield Problem(
+            under("health", "ping"),
+            f"{format_duration(health.ping_s)} is out of range; allowed: at most {format_duration(MOST_PING_S)}, after "
+            "which an idle engine proves itself too",
+            (under("health", "ping"),),
         )
 
 

@@ -25,6 +25,7 @@ from cluster_configs.fields import (
     Text,
     Word,
 )
+from serve_app.core.reports import FRESH_S
 
 Role = Literal["primary", "secondary", "edge"]
 Replicas = Annotated[int, Field(ge=1, le=1000)]
@@ -176,13 +177,18 @@ class Region(Block):
 
 
 class Health(Block):
-    """How often the parts prove life, and how long silence is suffered."""
+    """How often the parts prove life, and how long silence is suffered.
+
+    ``ping_s``: an engine at work whose last token is older proves itself anew. ``stale_after_s``: a report that is
+    older is no data.
+    """
 
     heartbeat_s: Seconds = Field(default=1.0, alias="heartbeat")
     missed_heartbeats: Count = 3
     peer_beat_s: Seconds = Field(default=0.3, alias="peerBeat")
     peer_silence_s: Seconds = Field(default=1.0, alias="peerSilence")
     ping_s: Seconds = Field(default=2.0, alias="ping")
+    stale_after_s: Seconds = Field(default=FRESH_S, alias="staleAfter")
 
 
 class FederationSpec(Block):

@@ -11,7 +11,7 @@ from contextlib import aclosing
 from typing import Final, Protocol
 
 from deployments.guard import Process, kill
-from serve_app.core.health import EngineView, Stillness, judge
+from serve_app.core.health import FRESH_S, EngineView, Stillness, judge
 from serve_app.outcomes import STATUS, Reason
 from serve_app.ports import Failure, Head, Packet, Tail
 
@@ -65,6 +65,7 @@ class EngineWatch:
     ) -> None:
         self._agent, self._engine, self._guard, self._exit = agent, engine, guard, exit_process
         self.stall_after_s = 3.0
+        self.fresh_s = FRESH_S
         # An engine that was warmed up has made tokens.
         self._proven = True
         self._proving: asyncio.Task[bool] | None = None
@@ -112,6 +113,7 @@ class EngineWatch:
             longest_prefill_s=self._engine.longest_prefill_s,
             stall_after_s=self.stall_after_s,
             idle=self._engine.unfinished == 0,
+            fresh_s=self.fresh_s,
         )
 
     def look(self, now_s: float) -> str | None:
@@ -136,7 +138,10 @@ class EngineWatch:
         self._exit(ENGINE_LOST_EXIT)
 
     async def proof(self) -> bool:
-        """Whether the engine makes tokens: recent ones, else one asked for now. Tokens of broken calls are none."""
+        """Whether the engine makes tokens: recent ones, else one asked for now. Tokens of broken calls are none.
+
+        Of an idle engine tokens are recent for longer, so one that froze without work may still be proven for 10 s.
+        """
         if self._breaks_calls:
             return False
         view = self._view(time.monotonic())

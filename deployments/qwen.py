@@ -19,7 +19,9 @@ from deployments.engine_watch import EngineWatch
 from deployments.guard import Guard, step_back
 from deployments.region_handle import RegionAway, RegionHandle
 from deployments.vllm_adapter import Vllm
-from serve_app.core.reports import FRESH_S, ReplicaReport
+from serve_app.core.health import FRESH_S
+from serve_app.core.reports import FRESH_S as REPORT_FRESH_S
+from serve_app.core.reports import ReplicaReport
 from serve_app.edge.model_files import local_model
 from serve_app.edge.serve_config import RESOURCES_VARIABLE, THREADS_VARIABLE
 from serve_app.ports import Accepted, AgentCall, Packet
@@ -31,7 +33,7 @@ PUSH_S: Final = 1.0
 #: region that is only busy would look dead.
 ENGINE_NICE: Final = 5
 #: What arrives later is no data any more; on a busy machine, where reports matter most, they take their time.
-PUSH_LIMIT_S: Final = FRESH_S
+PUSH_LIMIT_S: Final = REPORT_FRESH_S
 #: A report does not wait longer for the engine's proof.
 PROOF_WAIT_S: Final = 0.5
 
@@ -66,8 +68,9 @@ class QwenAgent:
         )
 
     def reconfigure(self, user_config: dict[str, Any]) -> None:
-        """Settings that change in place: ``log_level`` and ``stall_after_s``."""
+        """Settings that change in place: ``log_level``, ``stall_after_s`` and ``fresh_s``."""
         self._watch.stall_after_s = float(user_config.get("stall_after_s", 3.0))
+        self._watch.fresh_s = float(user_config.get("fresh_s", FRESH_S))
         log.setLevel(user_config.get("log_level", "INFO"))
 
     async def call(self, call: AgentCall) -> AsyncIterator[Packet]:
@@ -82,7 +85,11 @@ class QwenAgent:
         return await self._watch.proof()
 
     async def check_health(self) -> None:
-        """Serve calls this every 2 s; raising takes the replica out and replaces it."""
+        """Serve calls this every 2 s; raising takes the replica out and replaces it.
+
+        An idle engine is asked for a token only every 10 s: what freezes without work is found that much later, or by
+        its first request.
+        """
         if not await self.probe():
             raise RuntimeError(f"the engine of {self._args['agent']} gives no tokens, or breaks every call")
         if self._pushing.done():

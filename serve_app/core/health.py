@@ -1,14 +1,18 @@
-"""Is an engine alive? Tokens are the proof; a process that answers a ping is not."""
+"""Is an engine alive? Tokens are the proof; a process that answers a ping is not.
+
+What freezes at work is found after the stall limit. What freezes without work is found when it is next asked for a
+token, :data:`IDLE_FRESH_S` after its last one at the latest, or by the first request, which has its whole time then.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Final, Literal
 
-#: Tokens this recent need no further proof.
+#: Tokens this recent need no further proof, where no ``health.ping`` is written.
 FRESH_S: Final = 2.0
 #: The same without work in the engine. A probe every two seconds would keep an idle engine half busy: after each token
-#: vLLM spins for a second. What freezes meanwhile is found by its first request, which then still has its whole time.
+#: vLLM spins for a second.
 IDLE_FRESH_S: Final = 10.0
 #: The most that one look may add to an engine's stillness.
 LONGEST_LOOK_S: Final = 0.5
@@ -46,6 +50,7 @@ class EngineView:
     longest_prefill_s: float
     stall_after_s: float
     idle: bool = False
+    fresh_s: float = FRESH_S
 
     @property
     def stall_limit_s(self) -> float:
@@ -57,4 +62,5 @@ def judge(view: EngineView) -> Verdict:
     """``stalled`` with work that does not move, ``alive`` with fresh tokens, else ``ask`` for one."""
     if view.still_s > view.stall_limit_s:
         return "stalled"
-    return "alive" if view.now_s - view.last_token_s <= (IDLE_FRESH_S if view.idle else FRESH_S) else "ask"
+    fresh_s = max(view.fresh_s, IDLE_FRESH_S) if view.idle else view.fresh_s
+    return "alive" if view.now_s - view.last_token_s <= fresh_s else "ask"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from serve_app.core.reports import FRESH_S
 from serve_app.core.table import Agent
 
 
@@ -26,7 +27,8 @@ class RegionFacts:
 class FleetFacts:
     """All regions by name, which of them this one is, its agents, and how long silence is suffered.
 
-    ``plan_stale_s``: a plan that was not confirmed for longer says nothing about who is well.
+    ``stale_s``: a report that is older is no data. ``plan_stale_s``: a plan that was not confirmed for longer says
+    nothing about who is well.
     """
 
     me: str
@@ -35,3 +37,4 @@ class FleetFacts:
     heartbeat_s: float = 1.0
     peer_silence_s: float = 1.0
     plan_stale_s: float = 3.0
+    stale_s: float = FRESH_S

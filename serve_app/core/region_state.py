@@ -16,7 +16,6 @@ from serve_app.core.fleet_targets import FleetTargets, PeerSight, PlanView
 from serve_app.core.published import Part, Publisher, coarse
 from serve_app.core.region_facts import FleetFacts
 from serve_app.core.reports import (
-    FRESH_S,
     PeerView,
     Plan,
     RegionState,
@@ -168,14 +167,15 @@ class RegionCore:
 
     def is_idle(self, app: str, now_s: float) -> bool:
         """Whether nothing waits or runs in an engine, as far as its replicas tell."""
-        load = self._replicas.get(app, Replicas()).standing(now_s, may_sleep=True).load
+        told = self._replicas.get(app, Replicas())
+        load = told.standing(now_s, may_sleep=True, stale_s=self._facts.stale_s).load
         return not load.waiting and not load.running
 
     def _own(self, now_s: float) -> list[tuple[TargetReport, Standing]]:
         made = []
         for agent in self._facts.agents.values():
             told = self._replicas.get(agent.app, Replicas())
-            standing = told.standing(now_s, may_sleep=agent.min_replicas == 0)
+            standing = told.standing(now_s, may_sleep=agent.min_replicas == 0, stale_s=self._facts.stale_s)
             made.append((_report(agent, standing), standing))
         return made
 
@@ -214,10 +214,10 @@ class RegionCore:
             return "ejected", f"coordinator: {planned.why or 'failed'}"
         if view.state is None:
             return "unknown", f"beats without a report{fault}"
-        if now_s - at_s > FRESH_S:
+        if now_s - at_s > self._facts.stale_s:
             # That our own gateway is mute says nothing of the peer: it is a backup, and comes back without a ramp.
             return "stale", f"the gateway here has told nothing for {now_s - at_s:.1f} s"
-        if view.state.age_s > FRESH_S:
+        if view.state.age_s > self._facts.stale_s:
             return "stale", f"its report is {view.state.age_s:.1f} s old"
         return view.state.health, view.state.why
 

@@ -92,9 +92,9 @@ class Replicas:
         if self._heard_s is not None:
             self._heard_s = min(now_s, self._heard_s + late_s)
 
-    def standing(self, now_s: float, *, may_sleep: bool) -> Standing:
+    def standing(self, now_s: float, *, may_sleep: bool, stale_s: float = FRESH_S) -> Standing:
         """Health and load now. ``may_sleep``: the engine may have no replicas, so that silence says nothing."""
-        fresh = [report for at_s, report in self._reports.values() if now_s - at_s <= FRESH_S]
+        fresh = [report for at_s, report in self._reports.values() if now_s - at_s <= stale_s]
         if not fresh:
             self._slow = False
             if self._heard_s is None:

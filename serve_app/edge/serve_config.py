@@ -99,7 +99,8 @@ def _actor(spec: schema.AgentSpec, model_path: str) -> dict[str, Any]:
     return {"ray_actor_options": {"num_cpus": threads, "runtime_env": {"env_vars": environment}}}
 
 
-def _agent_app(spec: schema.AgentSpec, args: Mapping[str, Any]) -> dict[str, Any]:
+def _agent_app(spec: schema.AgentSpec, args: Mapping[str, Any], fresh_s: float) -> dict[str, Any]:
+    """``fresh_s`` is how old an engine's last token may be at work without a new proof."""
     total_s = spec.timeouts.total_s
     slots = spec.engine.max_num_seqs
     return {
@@ -123,7 +124,12 @@ def _agent_app(spec: schema.AgentSpec, args: Mapping[str, Any]) -> dict[str, Any
                     "upscale_delay_s": UP_DELAY_S,
                     "downscale_delay_s": DOWN_DELAY_S,
                 },
-                "user_config": {"log_level": "INFO", "stall_after_s": 3.0, START_LIMIT: spec.timeouts.start_s},
+                "user_config": {
+                    "log_level": "INFO",
+                    "stall_after_s": 3.0,
+                    "fresh_s": fresh_s,
+                    START_LIMIT: spec.timeouts.start_s,
+                },
                 "graceful_shutdown_timeout_s": total_s,
                 "health_check_period_s": 2.0,
                 "health_check_timeout_s": 30.0,
@@ -259,7 +265,9 @@ def render(
         "logging_config": {"enable_access_log": False},
         "http_options": {"host": http_host, "port": http_port, **_tls(region)},
     }
-    apps = [_router_app(config, region, user_config, total_s), *(_agent_app(owners[n], args[n]) for n in owners)]
+    ping_s = config.federation.spec.health.ping_s
+    engine_apps = (_agent_app(owners[n], args[n], ping_s) for n in owners)
+    apps = [_router_app(config, region, user_config, total_s), *engine_apps]
     if config.federation.spec.coordinator is not None:
         apps.append(region_app(config, region, user_config, total_s, again=again, top=top))
     return {**top, "applications": apps}

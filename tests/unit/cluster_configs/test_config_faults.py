@@ -151,6 +151,16 @@ FEDERATIONS = [
                                                     f"here; allowed: {_DURATION}"),
     ("spec:", "spec:\n  health: {peerBeat: 2s}", "4: spec.health.peerSilence: 1s is not longer than peerBeat 2s, so a "
                                                  "healthy peer would be suspect; allowed: more than that"),
+    ("spec:", "spec:\n  health: {staleAfter: 1s}",
+     "5: spec.health.staleAfter: 1s is out of range; allowed: 2s, as a replica reports each second, to 10s, when a "
+     "silent one is forgotten"),
+    ("spec:", "spec:\n  health: {staleAfter: 11s}", "5: spec.health.staleAfter: 11s is out of range; allowed: 2s, as a "
+                                                    "replica reports each second, to 10s, when a silent one is "
+                                                    "forgotten"),
+    ("spec:", "spec:\n  health: {ping: 11s}", "5: spec.health.ping: 11s is out of range; allowed: at most 10s, after "
+                                              "which an idle engine proves itself too"),
+    ("spec:", "spec:\n  health: {ping: 2}", "5: spec.health.ping: '2' has no unit: write 2ms, 2s or 2m, whichever is "
+                                            "meant"),
     ("spec:", "spec:\n  health: {}", "5: spec.health: the block is empty, which would wipe its defaults; remove it or "
                                      "write its keys"),
     ("residency: [eu]", "http: {profile: quick}", "6: spec.regions[0].http.profile: 'quick' is not allowed "
@@ -265,7 +275,7 @@ AGENTS = [
     (_GPU, _GPU + "  timeouts: {queue: 1m}\n", "10: spec.timeouts.firstByte: 30s is shorter than queue 1m, which is "
                                                "part of it; allowed: queue or longer"),
     (_GPU, _GPU + "  timeouts: {total: 10s, firstByte: 10s, upstream: 300}\n",
-     "10: spec.timeouts.upstream: unknown key 'upstream'; allowed: queue, firstByte, total"),
+     "10: spec.timeouts.upstream: unknown key 'upstream'; allowed: queue, firstByte, total, start"),
     (_GPU, _GPU + "  clusterSelector: {clod: [a]}\n", "10: spec.clusterSelector.clod: unknown key 'clod' (did you "
                                                       "mean 'cloud'?); allowed: cloud, region, location, role"),
     (_GPU, _GPU + "  clusterSelector: {cloud: []}\n", "10: spec.clusterSelector.cloud: 0 entries; allowed: at least 1"),

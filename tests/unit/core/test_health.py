@@ -32,6 +32,13 @@ def test_an_idle_engine_is_asked_seldom(token_age_s: float, verdict: str) -> Non
     assert judge(EngineView(0.0, -token_age_s, 0.0, 0.0, 3.0, idle=True)) == verdict
 
 
+def test_how_fresh_a_token_has_to_be_is_told_to_the_judge_at_work_and_idle_engines_are_asked_no_more_often() -> None:
+    def verdict(token_age_s: float, *, idle: bool) -> str:
+        return judge(EngineView(0.0, -token_age_s, 0.0, 0.0, 3.0, idle=idle, fresh_s=0.5))
+
+    assert [verdict(0.5, idle=False), verdict(0.6, idle=False), verdict(10.0, idle=True)] == ["alive", "ask", "alive"]
+
+
 def test_the_limit_is_the_floor_and_the_longest_prefill() -> None:
     assert EngineView(0.0, 0.0, 0.0, 4.5, 3.0).stall_limit_s == 7.5
 

@@ -189,6 +189,8 @@ def test_a_peer_whose_agent_is_silent_is_a_backup() -> None:
     state = RegionState("cloud-b", "healthy", "", (THERE,), age_s=4.0)
     made.peers([beat(state=state)], 0.0)
     assert seen(made, 0.0) == ("stale", "its report is 4.0 s old")
+    made.configure(replace(made._facts, stale_s=4.0))
+    assert seen(made, 0.0)[0] == "healthy"
 
 
 def test_what_a_peer_says_of_its_targets_holds() -> None:

@@ -43,6 +43,12 @@ def test_one_proven_replica_keeps_the_target_and_counts_alone() -> None:
     assert (standing.health, standing.why, standing.replicas) == ("healthy", "no token from 1 of 2 replicas", 1)
 
 
+def test_how_old_a_report_may_be_is_told() -> None:
+    replicas = told(push(waiting=3))
+    standings = [replicas.standing(at_s, may_sleep=False, stale_s=5.0) for at_s in (105.0, 105.1)]
+    assert [s.health for s in standings] == ["healthy", "stale"]
+
+
 def test_after_three_seconds_of_silence_there_is_no_data() -> None:
     replicas = told(push(waiting=3))
     assert verdict(replicas, 103.0) == ("healthy", "")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 
@@ -125,6 +126,13 @@ async def test_fresh_tokens_are_proof_enough_but_not_of_a_dead_engine() -> None:
     stage.engine.dead = True
     assert await stage.watch.proof() is False
     assert stage.engine.probed_s == []
+
+
+async def test_how_fresh_a_token_has_to_be_is_a_setting() -> None:
+    stage = Stage(unfinished=1, last_token_s=time.monotonic() - 1.0)
+    assert (await stage.watch.proof(), stage.engine.probed_s) == (True, [])
+    stage.watch.fresh_s = 0.5
+    assert (await stage.watch.proof(), len(stage.engine.probed_s)) == (True, 1)
 
 
 async def test_a_report_says_how_the_last_proof_went() -> None:

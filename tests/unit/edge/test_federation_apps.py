@@ -123,6 +123,9 @@ def test_the_facts_of_the_fleet_come_back_out_of_it(tmp_path: Path) -> None:
         1.0,
         3.0,
     )
+    assert facts.stale_s == 3.0
+    slower = federated(tmp_path, ("  regions:\n", "  health: {staleAfter: 5s}\n  regions:\n"))
+    assert fleet_facts(parts(region_app(slower))[1]["user_config"]).stale_s == 5.0
     assert facts.agents["qwen-doc"].app == facts.agents["qwen-chat"].app
     assert facts.regions == {
         "cloud-a": RegionFacts("cloud-a", "cloud-a", frozenset({"sg", "jp"}), 1.0),

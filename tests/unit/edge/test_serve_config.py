@@ -96,7 +96,7 @@ def test_the_engines_application_to_the_last_key() -> None:
                     "upscale_delay_s": 0,
                     "downscale_delay_s": 1800,
                 },
-                "user_config": {"log_level": "INFO", "stall_after_s": 3.0, "start_limit_s": 1800.0},
+                "user_config": {"log_level": "INFO", "stall_after_s": 3.0, "fresh_s": 2.0, "start_limit_s": 1800.0},
                 "graceful_shutdown_timeout_s": 600.0,
                 "health_check_period_s": 2.0,
                 "health_check_timeout_s": 30.0,
