@@ -27,6 +27,7 @@ def fleet_facts(user_config: Mapping[str, Any]) -> FleetFacts:
         peer_silence_s=health.peer_silence_s,
         plan_stale_s=health.heartbeat_s * health.missed_heartbeats,
         stale_s=health.stale_after_s,
+        link_s=health.link_timeout_s,
     )
 
 

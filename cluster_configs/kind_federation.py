@@ -187,6 +187,7 @@ class Health(Block):
     missed_heartbeats: Count = 3
     peer_beat_s: Seconds = Field(default=0.3, alias="peerBeat")
     peer_silence_s: Seconds = Field(default=1.0, alias="peerSilence")
+    link_timeout_s: Seconds = Field(default=10.0, alias="linkTimeout")
     ping_s: Seconds = Field(default=2.0, alias="ping")
     stale_after_s: Seconds = Field(default=FRESH_S, alias="staleAfter")
 

@@ -28,7 +28,7 @@ class FleetFacts:
     """All regions by name, which of them this one is, its agents, and how long silence is suffered.
 
     ``stale_s``: a report that is older is no data. ``plan_stale_s``: a plan that was not confirmed for longer says
-    nothing about who is well.
+    nothing about who is well. ``link_s``: the coordinator's line is dead when it does not answer for so long.
     """
 
     me: str
@@ -38,3 +38,4 @@ class FleetFacts:
     peer_silence_s: float = 1.0
     plan_stale_s: float = 3.0
     stale_s: float = FRESH_S
+    link_s: float = 10.0

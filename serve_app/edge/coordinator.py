@@ -170,14 +170,15 @@ class Coordinator:
         if facts.revision != old.revision:
             hub.audit(Audit(COORDINATOR, "documents", "", old.revision, "", "it was started with other documents"))
         verbs = Verbs(hub, settings.federation, begun, settings.model)
-        service = CoordinatorServer(hub, verbs, settings.federation)
+        link_s = settings.config.federation.spec.health.link_timeout_s
+        service = CoordinatorServer(hub, verbs, settings.federation, link_s)
         tls = TlsFolder(settings.pki_folder)
         # The lease must not run out while the port is still taken.
         keeper = asyncio.create_task(self._keep(place.lease, hub))
         server = None
         try:
             server, self.port = await start_server(
-                settings.listen, tls, service.add, most_bytes=MOST_BYTES, busy_s=BUSY_S
+                settings.listen, tls, service.add, most_bytes=MOST_BYTES, busy_s=BUSY_S, link_s=link_s
             )
             self.hub, self.fault = hub, ""
             log.info("coordinator of %s serves on port %d, epoch %d", settings.federation, self.port, facts.epoch)

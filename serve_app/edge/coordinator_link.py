@@ -9,12 +9,12 @@ import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import grpc
 
 from serve_app.core.reports import Node, PeerView, Plan, RegionState
-from serve_app.edge.grpc_tls import TlsFolder
+from serve_app.edge.grpc_tls import LINK_S, Pair, TlsFolder
 from serve_app.edge.identity import Identity
 from serve_app.edge.protos import grix_pb2_grpc
 from serve_app.edge.tls_faults import fault_of
@@ -69,9 +69,10 @@ class CoordinatorLink:
         told: Callable[[], Told],
         on_plan: Callable[[Plan], None],
         jitter: Callable[[], float],
+        link_s: float = LINK_S,
     ) -> None:
         self._address, self._tls = address, tls
-        self._heartbeat_s = heartbeat_s
+        self._heartbeat_s, self._link_s = heartbeat_s, link_s
         self._told, self._on_plan, self._jitter = told, on_plan, jitter
         self._said: tuple[str, float] = ("", float("-inf"))
         self.status = LinkStatus(False, "not dialled yet")
@@ -83,6 +84,8 @@ class CoordinatorLink:
             began_s = loop.time()
             try:
                 fault = await self._once()
+                if fault is None:
+                    continue
             except grpc.aio.AioRpcError as error:
                 fault = await self._in_words(error)
             except (WireError, OSError) as error:
@@ -106,30 +109,45 @@ class CoordinatorLink:
             self._said = (fault, now_s)
             log.warning("no link to the coordinator at %s: %s", self._address, fault)
 
-    async def _once(self) -> str:
-        """One link from dialling to its end; why it ended."""
+    async def _once(self) -> str | None:
+        """One link from dialling to its end; why it ended, ``None`` for a certificate that is no longer that of now."""
         whom = Identity(self._tls.identity.federation, "coordinator")
-        async with self._tls.channel(self._address, whom, MOST_LINK_BYTES) as channel:
+        pair = self._tls.pair()
+        # To dial takes a few ways there and back.
+        channel = self._tls.channel(
+            self._address, whom, MOST_LINK_BYTES, link_s=self._link_s, dial_s=2.0 * self._link_s
+        )
+        async with channel:
             call = grix_pb2_grpc.RegionStub(channel).Link()
-            writing = asyncio.create_task(self._write_on(call))
+            writing = asyncio.create_task(self._write_on(call, pair))
+            reading = asyncio.create_task(self._read_on(call))
             try:
-                before: Plan | None = None
-                while (message := await call.read()) is not grpc.aio.EOF:
-                    before = plan_of(message, before)
-                    if not self.status.up:
-                        log.info("the coordinator at %s answers: epoch %d", self._address, before.epoch)
-                        self.status, self._said = LinkStatus(True), ("", float("-inf"))
-                    self._on_plan(before)
-                return f"{(await call.code()).name}: {await call.details() or 'the coordinator closed the link'}"
+                await asyncio.wait({writing, reading}, return_when=asyncio.FIRST_COMPLETED)
+                if writing.done() and writing.result() == "renewed":
+                    return None
+                return await reading
             finally:
                 writing.cancel()
+                reading.cancel()
                 call.cancel()
+                await asyncio.gather(writing, reading, return_exceptions=True)
 
-    async def _write_on(self, call: Any) -> None:
-        """Tells each heartbeat what has changed, and everything now and then. Ends with the call."""
+    async def _read_on(self, call: Any) -> str:
+        """Takes plans until the call ends; why it did."""
+        before: Plan | None = None
+        while (message := await call.read()) is not grpc.aio.EOF:
+            before = plan_of(message, before)
+            if not self.status.up:
+                log.info("the coordinator at %s answers: epoch %d", self._address, before.epoch)
+                self.status, self._said = LinkStatus(True), ("", float("-inf"))
+            self._on_plan(before)
+        return f"{(await call.code()).name}: {await call.details() or 'the coordinator closed the link'}"
+
+    async def _write_on(self, call: Any, pair: Pair) -> Literal["ended", "renewed"]:
+        """Tells each heartbeat what has changed, and everything now and then. Ends with the call or the certificate."""
         loop = asyncio.get_running_loop()
         seq, last, whole_s = 0, None, 0.0
-        while True:
+        while self._tls.pair() is pair:
             told, now_s = self._told(), loop.time()
             whole = last is None or now_s - whole_s >= WHOLE_EVERY_S
             whole_s = now_s if whole else whole_s
@@ -145,5 +163,6 @@ class CoordinatorLink:
             try:
                 await call.write(up_message(up))
             except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
-                return
+                return "ended"
             await asyncio.sleep(self._heartbeat_s)
+        return "renewed"

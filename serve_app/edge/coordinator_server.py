@@ -17,6 +17,7 @@ from serve_app.core.fleet_events import Audit, CloseReason, LinkClosed, LinkOpen
 from serve_app.edge.admin_verbs import AdminError, Verbs
 from serve_app.edge.coordinator_hub import Hub, Link
 from serve_app.edge.door import Door, Refused
+from serve_app.edge.grpc_tls import LINK_S
 from serve_app.edge.identity import Identity
 from serve_app.edge.protos import grix_pb2 as pb
 from serve_app.edge.wire import MOST_STATE_BYTES, WireError, check_protocol
@@ -28,8 +29,6 @@ log = logging.getLogger("ray.serve")
 MOST_UP_BYTES: Final = MOST_STATE_BYTES + MOST_NODES_BYTES
 #: What gRPC itself takes: an operator's documents as JSON in JSON.
 MOST_BYTES: Final = 2 * MOST_DOCUMENTS_BYTES
-#: A region that dials says who it is within this time.
-FIRST_MESSAGE_S: Final = 5.0
 #: While a region hears all its peers, what it thinks of them is read from one report in so many.
 PEERS_EVERY: Final = 5
 #: The same refusal is one line of the audit log in so long: who is refused comes back each second.
@@ -54,9 +53,11 @@ class _NoReport(Exception):
 class CoordinatorServer:
     """The two services over a hub."""
 
-    def __init__(self, hub: Hub, verbs: Verbs, federation: str) -> None:
+    def __init__(self, hub: Hub, verbs: Verbs, federation: str, link_s: float = LINK_S) -> None:
+        """``link_s``: how long a line may take; a region that dials says who it is within this time."""
         self._hub = hub
         self._verbs = verbs
+        self._link_s = link_s
         self._regions = Door(federation, ("region",))
         self._operators = Door(federation, ("operator",))
         self._numbers = itertools.count(1)
@@ -102,7 +103,7 @@ class CoordinatorServer:
         link: Link | None = None
         why = "the region hung up"
         try:
-            async with asyncio.timeout(FIRST_MESSAGE_S):
+            async with asyncio.timeout(self._link_s):
                 first = await self._message(identity, context, None)
             if first is None:
                 return
@@ -120,7 +121,7 @@ class CoordinatorServer:
             self._note_refused(identity.uri, link.region if link else "", why)
             await context.abort(error.code, why)
         except TimeoutError:
-            await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, f"no message within {FIRST_MESSAGE_S:g} s")
+            await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, f"no message within {self._link_s:g} s")
         finally:
             if link is not None:
                 self._hub.links.pop(link.number, None)

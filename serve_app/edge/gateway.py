@@ -16,7 +16,7 @@ from serve_app.core.reports import FRESH_S, PeerView, RegionState
 from serve_app.core.table import Table
 from serve_app.edge.beats import OwnState, Watch
 from serve_app.edge.door import Door
-from serve_app.edge.grpc_tls import TlsError, TlsFolder, start_server
+from serve_app.edge.grpc_tls import LINK_S, TlsError, TlsFolder, start_server
 from serve_app.edge.identity import Identity
 from serve_app.edge.peer_calls import PeerCalls, Served
 from serve_app.edge.peer_client import PeerLink
@@ -43,6 +43,7 @@ class Plan:
     beat_s: float
     silence_s: float
     total_s: float
+    link_s: float = LINK_S
 
     @property
     def me(self) -> Identity:
@@ -68,7 +69,18 @@ def plan_of(user_config: Mapping[str, Any], table: Table) -> Plan:
         beat_s=health.peer_beat_s,
         silence_s=health.peer_silence_s,
         total_s=max((a.timeouts.total_s for a in table.agents.values()), default=0.0),
+        link_s=health.link_timeout_s,
     )
+
+
+def _listens(plan: Plan) -> tuple[object, ...]:
+    """What the server was made with."""
+    return plan.listen, plan.tls_folder, plan.link_s
+
+
+def _dials(plan: Plan) -> tuple[float, ...]:
+    """What each link was made with."""
+    return plan.beat_s, plan.silence_s, plan.link_s
 
 
 @dataclass(slots=True)
@@ -126,7 +138,7 @@ class Gateway:
     async def _listen(self, before: Plan | None) -> None:
         plan, tls = self.plan, self._tls
         assert tls is not None
-        if before is not None and (before.listen, before.tls_folder) == (plan.listen, plan.tls_folder):
+        if before is not None and _listens(before) == _listens(plan):
             return
         old = (self._servicer, self._server)
         same_place = before is not None and before.listen == plan.listen
@@ -154,6 +166,7 @@ class Gateway:
             lambda server: add_PeerServicer_to_server(servicer, server),
             most_bytes=MOST_PEER_BYTES,
             busy_s=plan.total_s,
+            link_s=plan.link_s,
         )
         self._servicer = servicer
         log.info("gateway of %s listens at %s", plan.me, listen)
@@ -169,7 +182,7 @@ class Gateway:
     async def _dial(self, before: Plan | None) -> None:
         plan, tls = self.plan, self._tls
         assert tls is not None
-        same = before is not None and (before.beat_s, before.silence_s) == (plan.beat_s, plan.silence_s)
+        same = before is not None and _dials(before) == _dials(plan)
         gone = [n for n, link in self._links.items() if not same or plan.peers.get(n) != link.address]
         await self._end_links(gone)
         self._heard = {
@@ -256,6 +269,8 @@ class Gateway:
         if self._servicer is not None and self._server is not None:
             self._servicer.drain()
             await self._server.stop(self.plan.total_s)
+        if self._draining:
+            await asyncio.wait(self._draining)
         await self._end_links(list(self._links))
         if self._exchanging is not None:
             self._exchanging.cancel()
@@ -264,5 +279,3 @@ class Gateway:
         for name in names:
             self._dialling.pop(name).cancel()
             await self._links.pop(name).close()
-        if self._draining:
-            await asyncio.wait(self._draining)

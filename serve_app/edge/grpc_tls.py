@@ -24,7 +24,10 @@ from serve_app.edge.pki import FILES, identity_in
 log = logging.getLogger("ray.serve")
 
 #: A connection that says nothing is asked this often, and is dead without an answer for as long: half-open ones end.
-KEEPALIVE_MS: Final = 2000
+#: A line may be slow and a machine busy; that a peer is silent is for its beats to say.
+LINK_S: Final = 10.0
+#: A connection that does not come about is tried anew after this long.
+DIAL_S: Final = 5.0
 #: Less of a certificate's life left than this is told, once an hour.
 ENDS_SOON_RATIO: Final = 0.25
 TOLD_EVERY_S: Final = 3600.0
@@ -157,18 +160,21 @@ class TlsFolder:
 
         return grpc.dynamic_ssl_server_credentials(configuration(given), changed, require_client_authentication=True)
 
-    def channel(self, address: str, whom: Identity, most_bytes: int) -> grpc.aio.Channel:
+    def channel(
+        self, address: str, whom: Identity, most_bytes: int, *, link_s: float = LINK_S, dial_s: float = DIAL_S
+    ) -> grpc.aio.Channel:
         """A channel that is open only to ``whom``, with the certificate of this moment."""
         pair = self.pair()
         options = [
-            *_alive(),
+            *_alive(link_s),
             *_sizes(most_bytes),
             ("grpc.ssl_target_name_override", whom.dns),
             # Connections of an earlier certificate are not shared.
             ("grpc.use_local_subchannel_pool", 1),
             ("grpc.enable_http_proxy", 0),
             ("grpc.initial_reconnect_backoff_ms", 200),
-            ("grpc.min_reconnect_backoff_ms", 1000),
+            # Not a pause: how long one try may take.
+            ("grpc.min_reconnect_backoff_ms", round(dial_s * 1000)),
             ("grpc.max_reconnect_backoff_ms", 1000),
         ]
         return grpc.aio.secure_channel(
@@ -176,12 +182,13 @@ class TlsFolder:
         )
 
 
-def _alive() -> list[tuple[str, int]]:
+def _alive(link_s: float) -> list[tuple[str, int]]:
+    link_ms = round(link_s * 1000)
     return [
-        ("grpc.keepalive_time_ms", KEEPALIVE_MS),
-        ("grpc.keepalive_timeout_ms", KEEPALIVE_MS),
+        ("grpc.keepalive_time_ms", link_ms),
+        ("grpc.keepalive_timeout_ms", link_ms),
         # The one before waits for any data; this one, a minute by default, for the answer.
-        ("grpc.http2.ping_timeout_ms", KEEPALIVE_MS),
+        ("grpc.http2.ping_timeout_ms", link_ms),
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.max_pings_without_data", 0),
     ]
@@ -197,7 +204,13 @@ def day(unix_s: float) -> str:
 
 
 async def start_server(
-    listen: str, tls: TlsFolder, add: Callable[[grpc.aio.Server], None], *, most_bytes: int, busy_s: float
+    listen: str,
+    tls: TlsFolder,
+    add: Callable[[grpc.aio.Server], None],
+    *,
+    most_bytes: int,
+    busy_s: float,
+    link_s: float = LINK_S,
 ) -> tuple[grpc.aio.Server, int]:
     """A server that has begun to serve, and its port.
 
@@ -207,12 +220,13 @@ async def start_server(
         TlsError: when nobody can listen there.
     """
     options = [
-        *_alive(),
+        *_alive(link_s),
         *_sizes(most_bytes),
         # By default a second server takes half of the connections of the first, without an error.
         ("grpc.so_reuseport", 0),
-        ("grpc.http2.min_ping_interval_without_data_ms", KEEPALIVE_MS // 2),
-        ("grpc.http2.min_recv_ping_interval_without_data_ms", KEEPALIVE_MS // 2),
+        ("grpc.http2.min_ping_interval_without_data_ms", round(link_s * 500)),
+        ("grpc.http2.min_recv_ping_interval_without_data_ms", round(link_s * 500)),
+        # Whoever dials asks as often as its own configuration says.
         ("grpc.http2.max_ping_strikes", 0),
     ]
     server = grpc.aio.server(options=options)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
@@ -12,7 +13,7 @@ import grpc
 
 from serve_app.core.reports import RegionState
 from serve_app.edge.beats import BeatLine, Watch
-from serve_app.edge.grpc_tls import Pair, TlsFolder
+from serve_app.edge.grpc_tls import LINK_S, Pair, TlsFolder
 from serve_app.edge.identity import Identity
 from serve_app.edge.protos.grix_pb2_grpc import PeerStub
 from serve_app.edge.tls_faults import fault_of
@@ -28,6 +29,8 @@ ACCEPT_LIMIT_S: Final = 1.0
 #: Between two tries to reach a peer: at most, and at least this share of it.
 BACKOFF_S: Final = 1.0
 BACKOFF_RATIO: Final = 0.3
+#: A peer that is silent for so long is dialled anew: on a line that was dead for a while, TCP tries ever more rarely.
+REDIAL_S: Final = 5.0
 #: Why a peer cannot be reached is looked into at the first try that fails and then at each of this many.
 LOOK_EVERY: Final = 10
 
@@ -62,6 +65,7 @@ class PeerLink:
     clock: Clock
     jitter: Callable[[], float]
     accept_limit_s: float | None = ACCEPT_LIMIT_S
+    link_s: float = LINK_S
     watch: Watch = field(init=False)
     #: Judged beat by beat: a process that stood still has not lost its peer.
     _silent: bool = False
@@ -97,9 +101,10 @@ class PeerLink:
         failed = 0
         while True:
             try:
-                if await self._beat() == "renewed":
+                how = await self._beat()
+                if how == "renewed":
                     continue
-                fault = f"{self.peer} ended the beats"
+                fault = f"{self.peer} {'ended the beats' if how == 'ended' else 'fell silent'}"
             except grpc.aio.AioRpcError as error:
                 fault = f"{self.peer} at {self.address}: {error.details()}"
                 if error.code() == grpc.StatusCode.UNAVAILABLE and failed % LOOK_EVERY == 0:
@@ -135,28 +140,37 @@ class PeerLink:
         """The channel of this moment's certificate; calls over the one before end by themselves."""
         pair = self.tls.pair()
         if self._line is None or self._line.pair is not pair:
-            if self._line is not None:
-                task = asyncio.create_task(self._line.channel.close(self.running_s))
-                self._closing.add(task)
-                task.add_done_callback(self._closing.discard)
-            channel = self.tls.channel(self.address, self.peer, MOST_PEER_BYTES)
+            self._leave_line()
+            channel = self.tls.channel(self.address, self.peer, MOST_PEER_BYTES, link_s=self.link_s)
             self._line = _Line(pair, channel, PeerStub(channel))
         return self._line
 
-    async def _beat(self) -> Literal["ended", "renewed"]:
-        """One stream of beats, until it ends or the certificate changes."""
+    def _leave_line(self) -> None:
+        if self._line is not None:
+            task = asyncio.create_task(self._line.channel.close(self.running_s))
+            self._closing.add(task)
+            task.add_done_callback(self._closing.discard)
+        self._line = None
+
+    async def _beat(self) -> Literal["ended", "renewed", "silent"]:
+        """One stream of beats, until it ends, the certificate changes or nothing comes."""
         line, beats = self._now(), BeatLine(self.peer.name, self.watch, self.clock.now_s)
         stream = line.stub.Beat()
         hearing = asyncio.ensure_future(self._hear(stream, beats))
         try:
             while not hearing.done() and self._now() is line:
                 await stream.write(beat_message(beats.next(self.state())))
+        began_s = self.clock.now_s()
                 await asyncio.wait({hearing}, timeout=self.beat_s)
             if not hearing.done():
                 return "renewed"
             hearing.result()
         except asyncio.InvalidStateError:
             # The stream has ended; why is what reading it says.
+                silent_s = self.watch.silent_s
+                if min(self.clock.now_s() - began_s, math.inf if silent_s is None else silent_s) > REDIAL_S:
+                    self._leave_line()
+                    return "silent"
             await hearing
         finally:
             hearing.cancel()

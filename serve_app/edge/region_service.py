@@ -61,7 +61,7 @@ class RegionService:
         self._seen_s = now_s()
         self._epoch = int(unix_s())
         self._core: RegionCore | None = None
-        self._settings: tuple[str, str, float] | None = None
+        self._settings: tuple[str, str, float, float] | None = None
         self._where = ("", "")
         self._known_nodes: tuple[Node, ...] = ()
         self._link: CoordinatorLink | None = None
@@ -85,7 +85,6 @@ class RegionService:
             ConfigError, ValidationError, KeyError: for a user_config that is none.
         """
         facts = fleet_facts(user_config)
-        heartbeat_s = facts.heartbeat_s
         if self._core is None:
             self._core = RegionCore(facts, self._epoch)
             drains = self._drains.read()
@@ -94,7 +93,7 @@ class RegionService:
         else:
             self._core.configure(facts)
         self._where = (facts.regions[facts.me].cloud, facts.me)
-        settings = (user_config["coordinator"], user_config["pkiFolder"], heartbeat_s)
+        settings = (user_config["coordinator"], user_config["pkiFolder"], facts.heartbeat_s, facts.link_s)
         if settings != self._settings:
             self._settings = settings
             if self._linking is not None:
@@ -199,7 +198,7 @@ class RegionService:
 
     # ---- the coordinator ----
 
-    async def _link_on(self, address: str, pki_folder: str, heartbeat_s: float) -> None:
+    async def _link_on(self, address: str, pki_folder: str, heartbeat_s: float, link_s: float) -> None:
         """Links, as soon as there are certificates to link with."""
         while True:
             try:
@@ -219,6 +218,7 @@ class RegionService:
             jitter=self._jitter,
         )
         async with asyncio.TaskGroup() as tasks:
+            link_s=link_s,
             tasks.create_task(self._link.run())
             tasks.create_task(self._nodes_on(heartbeat_s))
 

@@ -19,10 +19,10 @@ import pytest
 
 from serve_app.core import table
 from serve_app.core.reports import PeerView, RegionState
-from serve_app.edge import pki
+from serve_app.edge import peer_client, pki
 from serve_app.edge.clock import RealClock
 from serve_app.edge.gateway import Gateway, Plan, plan_of
-from serve_app.edge.grpc_tls import TlsError, TlsFolder
+from serve_app.edge.grpc_tls import LINK_S, TlsError, TlsFolder
 from serve_app.edge.limits import LocalLimits
 from serve_app.edge.peer_calls import Served
 from serve_app.edge.protos import grix_pb2 as pb
@@ -58,6 +58,7 @@ class Side:
     agents: FakeAgents = field(default_factory=lambda: FakeAgents([GOOD]))
     told: list[tuple[PeerView, ...]] = field(default_factory=list)
     health: str = "healthy"
+    link_s: float = 10.0
 
     def __post_init__(self) -> None:
         clock = RealClock()
@@ -74,7 +75,7 @@ class Side:
         mine = a_table(region=table.Region(self.name, self.name, frozenset({"sg"}), 1.0))
         named = {name.replace("_", "-"): address for name, address in peers.items()}
         served = Served.of(mine, (self.name, *named), True)
-        return Plan(served, FEDERATION, self.folder, listen, named, BEAT_S, SILENCE_S, total_s=5.0)
+        return Plan(served, FEDERATION, self.folder, listen, named, BEAT_S, SILENCE_S, total_s=5.0, link_s=self.link_s)
 
     def view(self, of: str) -> PeerView:
         return next(v for v in self.gateway.views() if v.region == of)
@@ -106,15 +107,22 @@ class Cable:
         self._server = await asyncio.start_server(self._join, "127.0.0.1", 0)
         return f"127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
 
+    def strand(self) -> None:
+        """What is connected now hangs for good; new connections pass."""
+        self.passes.clear()
+        self.passes = asyncio.Event()
+        self.passes.set()
+
     async def _join(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        passes = self.passes
         there, back = await asyncio.open_connection("127.0.0.1", self._to_port)
         self._ends += [writer, back]
         with contextlib.suppress(OSError, asyncio.CancelledError):
-            await asyncio.gather(self._carry(reader, back), self._carry(there, writer))
+            await asyncio.gather(self._carry(reader, back, passes), self._carry(there, writer, passes))
 
-    async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, passes: asyncio.Event) -> None:
         while data := await reader.read(65536):
-            await self.passes.wait()
+            await passes.wait()
             writer.write(data)
         writer.close()
 
@@ -125,9 +133,9 @@ class Cable:
 
 
 @asynccontextmanager
-async def two(root: Path, cabled: bool = False, *scripts: tuple[Step, ...]) -> AsyncIterator[Any]:
+async def two(root: Path, cabled: bool = False, *scripts: tuple[Step, ...], link_s: float = 10.0) -> AsyncIterator[Any]:
     """cloud-a, which dials cloud-b; cloud-b only hears cloud-a."""
-    a, b = Side("cloud-a", root / "region/cloud-a"), Side("cloud-b", root / "region/cloud-b")
+    a, b = (Side(name, root / "region" / name, link_s=link_s) for name in ("cloud-a", "cloud-b"))
     if scripts:
         b.agents.scripts = list(scripts)
     await b.gateway.configure(b.plan(cloud_a=None))
@@ -214,9 +222,29 @@ async def test_a_whole_answer_that_is_being_made_leaves_a_peer_that_falls_silent
         await until(lambda: b.agents.closed == 1)
 
 
-async def test_a_half_open_connection_ends_by_itself(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("serve_app.edge.grpc_tls.KEEPALIVE_MS", 100)
-    async with two(root, True, (*GOOD[:3], "hang")) as (a, b, cable):
+async def test_a_call_that_runs_out_of_time_as_its_peer_falls_silent_leaves_the_link_alive(root: Path) -> None:
+    async with two(root) as (a, _):
+        link = a.gateway._links["cloud-b"]
+
+        async def wait() -> None:
+            async with asyncio.timeout(None) as patience:
+                link._waiting.add(patience)
+                await asyncio.Event().wait()
+
+        waiting = asyncio.create_task(wait())
+        await asyncio.sleep(0)
+        link._lose_patience()
+        # Between the end of the time and the end of the wait.
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        link._lose_patience()
+        with pytest.raises(TimeoutError):
+            await waiting
+        link._waiting.clear()
+
+
+async def test_a_half_open_connection_ends_by_itself(root: Path) -> None:
+    async with two(root, True, (*GOOD[:3], "hang"), link_s=0.1) as (a, b, cable):
         packets = a.gateway.call("cloud-b", CALL)
         async for packet in packets:
             if any(isinstance(frame, Body) for frame in packet):
@@ -226,6 +254,15 @@ async def test_a_half_open_connection_ends_by_itself(root: Path, monkeypatch: py
         assert [packet async for packet in packets] == [(Tail("failed", failure=failure),)]
         # The serving side notices too, and frees its engine.
         await until(lambda: b.agents.closed == 1)
+
+
+async def test_a_peer_that_is_silent_for_long_is_dialled_anew(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peer_client, "REDIAL_S", 0.5)
+    async with two(root, True) as (a, b, cable):
+        cable.strand()
+        await until(lambda: not a.hears("cloud-b"))
+        await until(lambda: a.hears("cloud-b") and b.hears("cloud-a"), 8.0)
+        assert (await a.frames("cloud-b"))[1:] == list(GOOD[1:])
 
 
 async def test_a_peer_that_dies_under_a_stream_is_a_tail(root: Path) -> None:
@@ -465,4 +502,5 @@ async def test_a_peer_may_have_any_name(root: Path) -> None:
     finally:
         await a.gateway.drain()
 
+    assert plan.link_s == LINK_S
 
