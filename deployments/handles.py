@@ -79,7 +79,9 @@ class HandleAgents:
         for app, handle in self._handles.items():
             if self._bereft(app, handle):
                 for patience in self._waiting[app]:
-                    patience.reschedule(0.0)
+                    # One that has been told already takes no other end.
+                    if not patience.expired():
+                        patience.reschedule(0.0)
 
     def bereft(self) -> frozenset[str]:
         """The apps whose replicas all died; known as soon as a call has met a dead one."""

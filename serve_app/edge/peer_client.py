@@ -71,11 +71,11 @@ class PeerLink:
     _silent: bool = False
     _line: _Line | None = None
     _closing: set[asyncio.Task[None]] = field(default_factory=set)
+    _calls: set[Any] = field(default_factory=set)
     #: The patience of calls that have nothing of their answer yet.
     _waiting: set[asyncio.Timeout] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-    _calls: set[Any] = field(default_factory=set)
         self.watch = Watch(self.peer.name, self.clock.now_s)
 
     async def run(self) -> None:
@@ -93,8 +93,13 @@ class PeerLink:
                 self.watch.stood_still(late_s)
             self._silent = not self._is_heard()
             if self._silent:
-                for patience in self._waiting:
-                    patience.reschedule(0.0)
+                self._lose_patience()
+
+    def _lose_patience(self) -> None:
+        for patience in self._waiting:
+            # One that has just ended by itself takes no other end.
+            if not patience.expired():
+                patience.reschedule(0.0)
 
     async def _beat_on(self) -> None:
         """One stream after the other."""
@@ -155,22 +160,22 @@ class PeerLink:
     async def _beat(self) -> Literal["ended", "renewed", "silent"]:
         """One stream of beats, until it ends, the certificate changes or nothing comes."""
         line, beats = self._now(), BeatLine(self.peer.name, self.watch, self.clock.now_s)
+        began_s = self.clock.now_s()
         stream = line.stub.Beat()
         hearing = asyncio.ensure_future(self._hear(stream, beats))
         try:
             while not hearing.done() and self._now() is line:
                 await stream.write(beat_message(beats.next(self.state())))
-        began_s = self.clock.now_s()
                 await asyncio.wait({hearing}, timeout=self.beat_s)
+                silent_s = self.watch.silent_s
+                if min(self.clock.now_s() - began_s, math.inf if silent_s is None else silent_s) > REDIAL_S:
+                    self._leave_line()
+                    return "silent"
             if not hearing.done():
                 return "renewed"
             hearing.result()
         except asyncio.InvalidStateError:
             # The stream has ended; why is what reading it says.
-                silent_s = self.watch.silent_s
-                if min(self.clock.now_s() - began_s, math.inf if silent_s is None else silent_s) > REDIAL_S:
-                    self._leave_line()
-                    return "silent"
             await hearing
         finally:
             hearing.cancel()
@@ -199,6 +204,7 @@ class PeerLink:
             raise GrixError("body_too_large", f"The request is too large for another region: {error}") from None
         assert call.origin is not None
         stream = self._now().stub.Call(message, timeout=call.origin.deadline_s)
+        self._calls.add(stream)
         packets = aiter(stream)
         begun, limit_s = False, self.accept_limit_s
         try:
@@ -215,10 +221,16 @@ class PeerLink:
             raise GrixError(reason, f"Region {self.peer.name} was lost, or has failed.") from None
         except StopAsyncIteration:
             raise GrixError("upstream_failed", f"Region {self.peer.name} ended the call without a tail.") from None
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            # The call was cancelled with its link, not who waits for it.
+            raise GrixError("replica_lost", f"The link to region {self.peer.name} has ended.") from None
         finally:
+            self._calls.discard(stream)
             stream.cancel()
 
-        self._calls.add(stream)
     async def _patiently(self, packets: Any, limit_s: float | None) -> Packet:
         """The next packet, within a limit and as long as the peer is heard."""
         patience = asyncio.timeout(limit_s)
@@ -230,10 +242,3 @@ class PeerLink:
             raise GrixError("peer_silent", f"Region {self.peer.name} fell silent.") from None
         finally:
             self._waiting.discard(patience)
-        except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if task is None or task.cancelling():
-                raise
-            # The call was cancelled with its link, not who waits for it.
-            raise GrixError("replica_lost", f"The link to region {self.peer.name} has ended.") from None
-            self._calls.discard(stream)

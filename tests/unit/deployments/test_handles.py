@@ -108,6 +108,18 @@ async def test_a_call_that_waits_ends_when_the_last_replica_died(monkeypatch: py
     await stage.keep()
 
 
+async def test_a_call_that_is_just_ending_is_not_ended_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = Stage(monkeypatch, None)
+    waiting = asyncio.create_task(stage.run())
+    await asyncio.sleep(0)
+    await stage.keep()
+    stage.running = 0
+    await stage.keep()
+    # Between the end of its time and the end of its wait.
+    await asyncio.create_task(stage.keep())
+    assert await waiting == "no_target"
+
+
 async def test_a_call_that_was_accepted_is_left_to_its_replica(monkeypatch: pytest.MonkeyPatch) -> None:
     stage = Stage(monkeypatch, FRAMES[0], None)
     frames = stage.agents.call(TARGET, CALL)
