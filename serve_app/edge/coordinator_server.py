@@ -178,11 +178,17 @@ class CoordinatorServer:
         """The region's next message; ``None`` at the end.
 
         Raises:
-            _NoReport: for one that is too large, makes no sense, or speaks for another region.
+            _NoReport: for one that is too large, makes no sense, or speaks for another region, or that comes after the
+                end of the region's certificate.
         """
         raw = await context.read()
         if raw is grpc.aio.EOF:
             return None
+        try:
+            # A certificate may end during a link.
+            self._regions.caller(context)
+        except Refused as refused:
+            raise _NoReport(grpc.StatusCode.PERMISSION_DENIED, refused.why) from None
         if len(raw) > MOST_UP_BYTES:
             said = f"report: has {len(raw)} bytes; at most {MOST_UP_BYTES} are allowed"
             raise _NoReport(grpc.StatusCode.RESOURCE_EXHAUSTED, said)

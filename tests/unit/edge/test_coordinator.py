@@ -13,7 +13,7 @@ import grpc
 import pytest
 
 from serve_app.core.reports import PeerView, Plan
-from serve_app.edge import coordinator, facts_store, shared_limits
+from serve_app.edge import coordinator, door, facts_store, shared_limits
 from serve_app.edge.admin_client import Admin, NotAllowed, NotDone, Unreachable
 from serve_app.edge.coordinator import settings_of
 from serve_app.edge.coordinator_link import CoordinatorLink, Told
@@ -75,11 +75,11 @@ async def test_a_heartbeat_without_news_is_a_sign_of_life_and_silence_is_the_end
 ) -> None:
     a, b, _ = await hub.join(*REGIONS)
     await b.hear()
-    hub.now_s += 0.5
+    await hub.passed(0.5)
     await b.tell()
     seen = (await hub.ask("status"))["regions"][1]
     assert (seen["name"], seen["heard_s_ago"]) == ("cloud-b", 0.0)
-    hub.now_s += 0.2
+    await hub.passed(0.2)
     plan = await b.hear(lambda p: phases(p)["cloud-a"] == "lost")
     assert phases(plan)["cloud-b"] == "ready"
     assert await a.end() == (grpc.StatusCode.DEADLINE_EXCEEDED, "cloud-a says nothing on it")
@@ -117,6 +117,21 @@ async def test_a_report_for_another_region_is_refused_and_audited(hub: Control, 
     (entry,) = await hub.audited("refused")
     assert (entry["who"], entry["why"]) == ("grix://demo/region/cloud-a", said)
     assert [r["heard_s_ago"] for r in (await hub.ask("status"))["regions"]] == [None] * 3
+
+
+async def test_a_link_ends_with_the_certificate_it_was_dialled_with(
+    hub: Control, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (a,) = await hub.join("cloud-a")
+    await hub.until(lambda: hub.coordinator.hub.counts["reports"] == 1)  # type: ignore[union-attr]
+    stated = door._stated
+    with monkeypatch.context() as later:
+        later.setattr(door, "_stated", lambda pem: (stated(pem)[0], 1.0, ""))
+        await a.tell()
+        said = "has a certificate that ended on 1970-01-01 00:00:01Z"
+        assert await a.end() == (grpc.StatusCode.PERMISSION_DENIED, said)
+    (entry,) = await hub.audited("refused")
+    assert (entry["who"], entry["region"], entry["why"]) == ("grix://demo/region/cloud-a", "cloud-a", said)
 
 
 async def test_a_forged_name_in_the_middle_of_a_link_ends_it_and_changes_nothing(hub: Control) -> None:
@@ -274,6 +289,12 @@ async def test_apply_names_every_fault_and_needs_a_ready_node(hub: Control) -> N
     with pytest.raises(NotDone) as error:
         await hub.ask("apply", documents=documents())
     assert error.value.faults == ["qwen-chat: node: there is no Ready node in cloud-a, cloud-b, edge-1"]
+    # So are the policies that it was started with, until there is one.
+    assert (await hub.ask("status"))["held"] == [{"agent": "qwen-chat", "unmet": error.value.faults}]
+    a, *_ = await hub.join("cloud-a")
+    await hub.passed(0.2)
+    await hub.until(lambda: not hub.coordinator.hub.fleet.held)  # type: ignore[union-attr]
+    assert (await hub.ask("status"))["held"] == []
 
 
 async def test_applied_documents_reach_regions_and_the_next_coordinator(hub: Control) -> None:
