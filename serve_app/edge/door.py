@@ -39,10 +39,16 @@ def _stated(pem: bytes) -> tuple[Identity | None, float, str]:
 class Door:
     """Who may call this server. Every refusal is logged, with who and why, and none with a secret."""
 
-    def __init__(self, federation: str, parts: Sequence[str], unix_s: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        federation: str,
+        parts: Sequence[str],
+        unix_s: Callable[[], float] = time.time,
+        now_s: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._federation = federation
         self._parts = parts
-        self._unix_s = unix_s
+        self._unix_s, self._now_s = unix_s, now_s
         self._told: dict[tuple[str, str], float] = {}
 
     def caller(self, context: Any) -> Identity:
@@ -67,7 +73,7 @@ class Door:
 
     def refused(self, context: Any, who: str, why: str) -> Refused:
         """A refusal to raise, after it was logged."""
-        now_s, key = self._unix_s(), (who, why)
+        now_s, key = self._now_s(), (who, why)
         if now_s - self._told.get(key, float("-inf")) >= REFUSED_AGAIN_S:
             if len(self._told) >= _MOST_TOLD:
                 self._told.clear()

@@ -96,6 +96,7 @@ class TlsFolder:
         self._unix_s = unix_s
         self._lock = threading.Lock()
         self._seen = self._signature()
+        self._fault = ""
         self._told_unix_s = float("-inf")
         self._pair = read_pair(folder)
 
@@ -108,8 +109,13 @@ class TlsFolder:
         with self._lock:
             seen = self._signature()
             if seen != self._seen:
-                self._seen = seen
-                self._read_again()
+                fault = self._read_again()
+                if fault and fault != self._fault:
+                    log.warning("certificates stay as they were: %s", fault)
+                self._fault = fault
+                # What could not be read is read again, though nothing of the files changes any more: it may be that
+                # this process had no descriptor left.
+                self._seen = self._seen if fault else seen
             self._tell_end()
             return self._pair
 
@@ -120,18 +126,18 @@ class TlsFolder:
             return (error.errno,)
         return tuple((s.st_ino, s.st_mtime_ns, s.st_size) for s in stats)
 
-    def _read_again(self) -> None:
+    def _read_again(self) -> str:
+        """Why the files cannot be used, empty when they can."""
         try:
             pair = read_pair(self.folder)
         except TlsError as error:
-            log.warning("certificates stay as they were: %s", error)
-            return
+            return str(error)
         if pair.identity != self._pair.identity:
-            log.warning("certificates stay as they were: %s is now that of %s", self.folder, pair.identity)
-            return
+            return f"{self.folder} is now that of {pair.identity}"
         if pair != self._pair:
             self._pair, self._told_unix_s = pair, float("-inf")
             log.info("new certificate of %s, valid until %s", pair.identity, day(pair.ends_unix_s))
+        return ""
 
     def _tell_end(self) -> None:
         now_unix_s, pair = self._unix_s(), self._pair

@@ -14,9 +14,9 @@ from typing import Any
 import grpc
 import pytest
 
-from serve_app.edge import pki
+from serve_app.edge import grpc_tls, pki
 from serve_app.edge.door import Door, Refused
-from serve_app.edge.grpc_tls import TlsError, TlsFolder, read_pair, start_server
+from serve_app.edge.grpc_tls import Pair, TlsError, TlsFolder, read_pair, start_server
 from serve_app.edge.identity import Identity
 from serve_app.edge.tls_faults import fault_of
 from tests.pki import FEDERATION, made, region, reissue
@@ -120,11 +120,20 @@ async def test_a_certificate_that_ends_during_a_connection_is_refused_by_name(
     assert len(said) == 1 and said[0].startswith("refused grix://demo/region/cloud-a at ipv4:127.0.0.1:")
 
 
-async def test_another_authority_is_refused_by_both_sides(root: Path, tmp_path: Path) -> None:
+async def test_another_authority_is_refused_by_both_sides(
+    root: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     other = made(tmp_path / "other")
+    # A stranger that trusts this authority, and is not of it: the server alone can refuse it.
+    shutil.copy(root / "ca/ca.pem", other / "region/cloud-a/ca.pem")
     mine, theirs = TlsFolder(root / "region/cloud-a"), TlsFolder(other / "region/cloud-a")
     async with serving(TlsFolder(root / "region/cloud-b")) as address:
         assert (await ask(theirs, address)).startswith("UNAVAILABLE: ")
+        assert "hangs up; it saw the certificate of grix://demo/region/cloud-a, valid until" in (
+            await fault_of(address, B, theirs)
+        )
+    # gRPC tells nobody but standard error about a caller that it turned away.
+    assert "Handshake failed" in capfd.readouterr().err
     async with serving(TlsFolder(other / "region/cloud-b")) as address:
         assert (await ask(mine, address)).startswith("UNAVAILABLE: ")
         assert "self-signed certificate" in await fault_of(address, B, mine) or "unable to get local issuer" in (
@@ -199,6 +208,41 @@ def test_half_a_pair_changes_nothing(root: Path, tmp_path: Path, caplog: pytest.
     said = [r.getMessage() for r in caplog.records]
     assert said[0].startswith("certificates stay as they were: ") and "is not the key of cert.pem" in said[0]
     assert any(s.startswith("new certificate of grix://demo/region/cloud-a, valid until ") for s in said)
+
+
+def test_a_certificate_that_could_not_be_read_is_read_again(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "mine"
+    shutil.copytree(root / "region/cloud-a", folder)
+    tls = TlsFolder(folder)
+    other = reissue(root, region("cloud-a"), tmp_path / "other")
+
+    def broken(folder: Path) -> Pair:
+        raise TlsError(f"{folder}: cannot be read: Too many open files")
+
+    for name in pki.FILES:
+        (folder / name).write_bytes((other / name).read_bytes())
+    with monkeypatch.context() as now:
+        now.setattr(grpc_tls, "read_pair", broken)
+        before = [tls.pair() for _ in range(3)]
+        assert len(caplog.records) == 1
+    # Nothing of the files has changed since.
+    assert tls.pair().cert == (other / "cert.pem").read_bytes() != before[-1].cert
+
+
+def test_the_same_refusal_is_logged_again_after_a_while_whatever_the_wall_clock_does(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Context:
+        def peer(self) -> str:
+            return "ipv4:127.0.0.1:1"
+
+    unix_s, now_s = [1_800_000_000.0], [0.0]
+    door = Door(FEDERATION, ("region",), lambda: unix_s[0], lambda: now_s[0])
+    for now_s[0], unix_s[0], told in ((0, 1.8e9, 1), (29, 1.9e9, 1), (30, 1.7e9, 2), (60, 1.6e9, 3)):
+        door.refused(Context(), "somebody", "is nobody")
+        assert len(caplog.records) == told
 
 
 def test_a_folder_does_not_become_somebody_else(root: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
