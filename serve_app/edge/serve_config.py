@@ -22,7 +22,7 @@ START_LIMIT: Final = "start_limit_s"
 INGRESS_ONGOING: Final = 10_000
 #: Requests that may wait in the proxy while every Router is full; by default there is no bound.
 INGRESS_QUEUED: Final = 1_000
-ONGOING_PER_SLOT: Final = 4
+ONGOING_PER_SLOT: Final = 2
 #: Calls that may wait in a Router's handle, for each slot of an engine: more than can be served in time is refused.
 QUEUED_PER_SLOT: Final = 64
 #: How soon a Router looks again for a free place when all are taken. Serve's own 25 to 500 ms leave batches half empty.
@@ -112,7 +112,7 @@ def _agent_app(spec: schema.AgentSpec, args: Mapping[str, Any], fresh_s: float) 
             {
                 "name": "QwenAgent",
                 "num_replicas": "auto",
-                # One batch runs, three wait inside the engine, where its priority orders them; the rest in the handle,
+                # One batch runs, one waits inside the engine, where its priority orders it; the rest in the handle,
                 # which looks for free places again and again.
                 "max_ongoing_requests": ONGOING_PER_SLOT * slots,
                 "max_queued_requests": QUEUED_PER_SLOT * slots,
