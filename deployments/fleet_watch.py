@@ -50,6 +50,7 @@ class FleetWatch:
         self._last: Snapshot | None = None
         self._heard_s = 0.0
         self._trusted = False
+        self._plan_s: float | None = None
 
     async def watch_once(self, limit_s: float = WATCH_LIMIT_S) -> bool:
         """One long poll; whether the RegionAgent answered with anything that is of use."""
@@ -102,7 +103,13 @@ class FleetWatch:
     async def push_once(self) -> bool:
         """One report; whether it arrived. What was counted in one that did not is lost, trips are told again."""
         try:
-            await self._ask("push_router", self._report(self._router, self._now_s()), limit_s=PUSH_LIMIT_S)
+            age_s = await self._ask("push_router", self._report(self._router, self._now_s()), limit_s=PUSH_LIMIT_S)
         except RegionAway:
             return False
+        self._plan_s = None if age_s is None else self._now_s() - age_s
         return True
+
+    @property
+    def plan_age_s(self) -> float | None:
+        """How long ago the coordinator's plan was confirmed, as far as it is known here; ``None`` without one."""
+        return None if self._plan_s is None else round(self._now_s() - self._plan_s, 1)

@@ -74,8 +74,9 @@ class RegionAgent:
         """``offered_spilled_rps`` of the replica's engine."""
         return self._service.push_replica(report)
 
-    async def push_router(self, report: RouterReport) -> None:
-        self._service.push_router(report)
+    async def push_router(self, report: RouterReport) -> float | None:
+        """How old the coordinator's plan is."""
+        return self._service.push_router(report)
 
     async def watch(self, router: str, seen: tuple[int, int]) -> Snapshot | None:
         """A snapshot that differs from ``seen``, or ``None`` after a while."""

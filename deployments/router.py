@@ -165,6 +165,7 @@ class Router:
                 created_unix_s=int(time.time()),
                 health_key=health_key(os.environ),
                 sees_callers=os.environ.get(HAPROXY_VARIABLE) != "1",
+                plan_age_s=lambda: self._fleet.plan_age_s,
             )
         )
 

@@ -48,6 +48,8 @@ class Surface:
     health_key: str | None = None
     #: A caller's address is its own; behind HAProxy every caller's is loopback.
     sees_callers: bool = True
+    #: How long ago the coordinator's plan was confirmed.
+    plan_age_s: Callable[[], float | None] = lambda: None
 
 
 def error_response(error: GrixError) -> Response:
@@ -191,9 +193,9 @@ def _routes(surface: Surface) -> list[Route]:
         return JSONResponse(await surface.path.explain(raw, headers, _tenant(surface, request)))
 
     async def fleet(request: Request) -> Response:
-        """The snapshot that the next request would be decided from."""
+        """The snapshot that the next request would be decided from, and the age of the coordinator's plan in it."""
         _operator(surface, request)
-        return JSONResponse({"snapshot": _plain(surface.path.world().snapshot)})
+        return JSONResponse({"snapshot": _plain(surface.path.world().snapshot), "plan_age_s": surface.plan_age_s()})
 
     async def explain_past(request: Request) -> Response:
         _operator(surface, request)

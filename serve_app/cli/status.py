@@ -149,9 +149,10 @@ def _peer(peer: dict[str, Any]) -> str:
 
 def _fleet_text(fleet: dict[str, Any], *, with_regions: bool) -> str:
     snapshot = fleet["snapshot"]
-    lines = [
-        f"targets as {fleet['seen_by']} decides from them, snapshot ({snapshot['epoch']}, {snapshot['generation']})"
-    ]
+    age_s = fleet.get("plan_age_s")
+    plan = "" if age_s is None else f"; the coordinator's plan was confirmed {age_s:.1f} s ago"
+    order = f"({snapshot['epoch']}, {snapshot['generation']})"
+    lines = [f"targets as {fleet['seen_by']} decides from them, snapshot {order}{plan}"]
     rows = []
     for target in snapshot["targets"]:
         marks = [m for m in ("drained", "drifted") if target[m]]

@@ -142,10 +142,12 @@ class RegionService:
         self._look()
         return offered_spilled_rps
 
-    def push_router(self, report: RouterReport) -> None:
+    def push_router(self, report: RouterReport) -> float | None:
+        """How long ago the coordinator's plan was confirmed."""
         self._routers[report.router] = self._now_s()
         self.core.router(report, self._now_s())
         self._look()
+        return self.core.plan_age_s(self._now_s())
 
     def exchange(self, views: Iterable[PeerView]) -> RegionState:
         """The gateway's view of the peers for this region's own summary."""
@@ -216,9 +218,9 @@ class RegionService:
             told=self._told,
             on_plan=self._on_plan,
             jitter=self._jitter,
+            link_s=link_s,
         )
         async with asyncio.TaskGroup() as tasks:
-            link_s=link_s,
             tasks.create_task(self._link.run())
             tasks.create_task(self._nodes_on(heartbeat_s))
 

@@ -210,7 +210,9 @@ async def test_explain_is_for_operators_and_can_ask_for_a_tenant() -> None:
 async def test_the_fleet_is_for_operators() -> None:
     site = Site()
     assert (await site.ask("GET", "/grix/fleet")).status_code == 403
-    snapshot = (await site.ask("GET", "/grix/fleet", headers=OPERATOR)).json()["snapshot"]
+    fleet = (await site.ask("GET", "/grix/fleet", headers=OPERATOR)).json()
+    snapshot = fleet["snapshot"]
+    assert fleet["plan_age_s"] is None
     (target,) = [t for t in snapshot["targets"] if t["agent"] == "qwen-chat"]
     assert (target["id"], target["health"], target["weight"]) == ("cloud-a/qwen-chat@abcdef12", "unknown", 1.0)
     assert (target["breaker"], target["drained"], target["load"]["waiting"], snapshot["lent"]) == (

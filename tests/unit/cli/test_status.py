@@ -50,5 +50,19 @@ def test_without_a_region_here_the_targets_are_the_coordinators(
     ]
 
 
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({}, ""),
+        ({"plan_age_s": None}, ""),
+        ({"plan_age_s": 12.34}, "; the coordinator's plan was confirmed 12.3 s ago"),
+    ],
+)
+def test_the_age_of_the_plan_that_a_region_decides_with_is_told(more: dict[str, object], said: str) -> None:
+    fleet = {"seen_by": "cloud-a", "snapshot": {"epoch": 7, "generation": 3, "targets": [], "regions": []}, **more}
+    first = status._fleet_text(fleet, with_regions=True).splitlines()[0]
+    assert first == f"targets as cloud-a decides from them, snapshot (7, 3){said}"
+
+
 def test_before_any_report_there_is_no_table_of_targets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "targets" not in told(monkeypatch, tmp_path, plan())

@@ -111,6 +111,17 @@ async def test_an_agent_that_is_back_is_believed_again_even_without_news() -> No
     assert [s.targets[0].health for s in agent.seen] == ["healthy", "unknown", "healthy"]
 
 
+async def test_the_plans_age_goes_on_while_nobody_tells_it() -> None:
+    agent = Agent(None, 2.5, RegionAway("x"), 0.5)
+    watch = agent.watch()
+    ages = []
+    for _ in range(4):
+        await watch.push_once()
+        agent.now_s += 1.0
+        ages.append(watch.plan_age_s)
+    assert ages == [None, 3.5, 4.5, 1.5]
+
+
 async def test_a_report_goes_at_once_when_hurried(monkeypatch: Any) -> None:
     monkeypatch.setattr(fleet_watch, "PUSH_S", 3600.0)
     agent = Agent(None)

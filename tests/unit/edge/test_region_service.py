@@ -155,6 +155,15 @@ async def test_the_status_is_plain_json(user_config: dict[str, Any]) -> None:
         assert status["targets"][-1]["id"] == "cloud-b/qwen-chat@cccccccc"
 
 
+async def test_a_router_that_reports_hears_how_old_the_plan_is(user_config: dict[str, Any]) -> None:
+    now = Now()
+    async with service(user_config, now) as made:
+        assert made.push_router(RouterReport("router-1")) is None
+        made._on_plan(Plan(9, 4, ()))
+        now.time_s += 0.5
+        assert made.push_router(RouterReport("router-1")) == 0.5
+
+
 @pytest.mark.parametrize("first_is", ["look", "push", "watch"])
 async def test_an_agent_that_stood_still_has_seen_nobody_fail(user_config: dict[str, Any], first_is: str) -> None:
     now = Now()
