@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from cluster_configs.quantities import parse_duration_s
 from serve_app.core import budget, pick, rules
-from serve_app.core.admission import Ask, is_batch, trace_root
+from serve_app.core.admission import Ask, is_batch
 from serve_app.core.language import LanguageGuess
 from serve_app.core.pick_order import Candidate
 from serve_app.core.prompting import merge_system
@@ -77,7 +77,6 @@ def origin_of(table: Table, tenant: Tenant, parsed: ParsedRequest, ask: Ask, rec
         traceparent=record.traceparent,
         session=parsed.session_id,
         batch=is_batch(tenant, parsed.intent, table.admission),
-        root=trace_root(record.traceparent),
         tokens_wanted=ask.tokens,
         deadline_s=0.0,
         queue_s=0.0,

@@ -33,7 +33,6 @@ class Origin:
     traceparent: str | None
     session: str | None
     batch: bool
-    root: str | None
     tokens_wanted: int
     deadline_s: float
     queue_s: float

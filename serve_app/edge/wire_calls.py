@@ -24,7 +24,7 @@ MOST_CARRY_BYTES: Final = 256 * 1024
 MOST_PEER_BYTES: Final = MOST_CALL_BODY_BYTES + MOST_CARRY_BYTES + 64 * 1024
 MOST_ZONES: Final = 1000
 _MOST_NAME: Final = 512
-_NAMES: Final = ("request_id", "agent", "release", "tenant", "data_class", "traceparent", "session", "root")
+_NAMES: Final = ("request_id", "agent", "release", "tenant", "data_class", "traceparent", "session")
 
 _KINDS: Final = frozenset(get_args(Kind))
 _OUTCOMES: Final = frozenset(get_args(Outcome))
@@ -59,7 +59,6 @@ def call_message(call: AgentCall) -> pb.CallRequest:
         session=origin.session,
         session_carry=origin.carry,
         batch=origin.batch,
-        root=origin.root,
         tokens_wanted=origin.tokens_wanted,
     )
     _check(message)
@@ -103,7 +102,6 @@ def call_of(message: pb.CallRequest) -> AgentCall:
             traceparent=message.traceparent or None,
             session=message.session or None,
             batch=message.batch,
-            root=message.root or None,
             tokens_wanted=message.tokens_wanted,
             deadline_s=seconds("deadline_s", message.deadline_s),
             queue_s=seconds("queue_s", message.queue_s),

@@ -29,7 +29,7 @@ from serve_app.ports import Accepted, AgentCall, Body, Frame, Head, Origin, Pack
 from tests.fakes import FakeAgents, a_table
 from tests.stub_region import StubRegion, running_stub_region
 
-ORIGIN = Origin("tester", frozenset({"any"}), None, None, None, False, None, 30, 60.0, 5.0)
+ORIGIN = Origin("tester", frozenset({"any"}), None, None, None, False, 30, 60.0, 5.0)
 TENANT = table.Tenant("tester", (), frozenset({"any"}))
 
 

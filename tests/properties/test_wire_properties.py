@@ -105,7 +105,6 @@ ORIGINS = st.builds(
     MAYBE_TEXT,
     MAYBE_TEXT,
     st.booleans(),
-    MAYBE_TEXT,
     COUNTS,
     NUMBERS,
     NUMBERS,

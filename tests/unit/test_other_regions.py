@@ -122,7 +122,6 @@ async def test_the_origin_goes_along_and_never_a_key() -> None:
         traceparent=TRACE,
         session="s1",
         batch=True,
-        root="1" * 32,
         tokens_wanted=stage.journal.records[0].tokens_reserved or 0,
         deadline_s=60.0,
         queue_s=2.0,

@@ -18,7 +18,7 @@ from serve_app.ports import Accepted, AgentCall, Body, Failure, Head, Origin, Pa
 from tests.fakes import FakeAgents, FakeClock, Step, a_table
 
 ORIGIN = Origin(
-    "acme", frozenset({"sg"}), None, "00-" + "a" * 32 + "-" + "b" * 16 + "-01", "s1", False, None, 30, 60.0, 5.0
+    "acme", frozenset({"sg"}), None, "00-" + "a" * 32 + "-" + "b" * 16 + "-01", "s1", False, 30, 60.0, 5.0
 )
 CALL = AgentCall("r1", "chat", "qwen-chat", {"messages": []}, True, 64, 100, origin=ORIGIN)
 GOOD: tuple[Step, ...] = (
@@ -80,7 +80,7 @@ async def test_a_call_is_admitted_at_once_and_served_by_this_regions_engine() ->
     target, inner = stand.agents.calls[0]
     assert (target.id, target.app) == (ME, "qwen-chat--12345678")
     assert (inner.target, inner.release, inner.enqueued_unix_s, inner.origin) == (ME, RELEASE, 1_800_000_100.0, None)
-    assert outer.origin is not None and inner.queue_s == outer.origin.queue_s
+    assert inner.queue_s == ORIGIN.queue_s
     assert (inner.request_id, inner.body, inner.max_tokens) == ("r1", {"messages": []}, 64)
     assert stand.agents.closed == 1
 

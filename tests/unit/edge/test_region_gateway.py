@@ -34,7 +34,7 @@ from tests.fakes import FakeAgents, Step, a_table
 from tests.pki import FEDERATION, made, region, reissue
 
 BEAT_S, SILENCE_S = 0.02, 0.25
-ORIGIN = Origin("acme", frozenset({"any"}), None, None, None, False, None, 30, 60.0, 5.0)
+ORIGIN = Origin("acme", frozenset({"any"}), None, None, None, False, 30, 60.0, 5.0)
 CALL = AgentCall("r1", "chat", "qwen-chat", {"messages": [{"content": "สวัสดี"}]}, True, 64, 100, origin=ORIGIN)
 GOOD: tuple[Step, ...] = (
     Accepted("inner", "inner"),
@@ -448,6 +448,33 @@ async def test_a_silent_regionagent_is_told_and_does_not_stop_the_beats(
             await until(lambda: a.view("cloud-b").state.age_s == 0)
 
 
+async def test_a_regionagent_has_as_long_as_a_report_is_fresh(root: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async with two(root) as (_, b):
+        asked = asyncio.Event()
+
+        async def slow(views: tuple[PeerView, ...]) -> RegionState:
+            asked.set()
+            await asyncio.sleep(1.4)
+            return await b.exchange(views)
+
+        b.gateway.exchange = slow
+        told = await asyncio.wait_for(asked.wait(), 5.0) and len(b.told)
+        await until(lambda: len(b.told) > told)
+    assert "RegionAgent" not in caplog.text
+
+
+async def test_a_peer_may_have_any_name(root: Path) -> None:
+    a = Side("cloud-a", root / "region/cloud-a")
+    await a.gateway.configure(a.plan(None, exchange="127.0.0.1:1", drain="127.0.0.1:1"))
+    try:
+        await a.gateway.configure(a.plan(None, cloud_b="127.0.0.1:1"))
+        before = len(a.told)
+        await until(lambda: len(a.told) > before + 1)
+        a.gateway.check()
+    finally:
+        await a.gateway.drain()
+
+
 async def test_links_that_stay_the_same_stay_open(root: Path) -> None:
     async with two(root) as (a, b):
         link, server = a.gateway._links["cloud-b"], b.gateway._server
@@ -475,32 +502,5 @@ def test_a_plan_is_what_the_configuration_says() -> None:
     )
     assert plan.me == region("cloud-a") and plan.peers == {"cloud-b": "10.0.0.2:7543", "edge-1": None}
     assert (plan.listen, plan.beat_s, plan.silence_s, plan.total_s) == ("0.0.0.0:7543", 0.3, 1.0, 600.0)
-    assert (plan.served.regions, plan.served.accepts_spill) == (frozenset({"cloud-a", "cloud-b", "edge-1"}), False)
-async def test_a_regionagent_has_as_long_as_a_report_is_fresh(root: Path, caplog: pytest.LogCaptureFixture) -> None:
-    async with two(root) as (_, b):
-        asked = asyncio.Event()
-
-        async def slow(views: tuple[PeerView, ...]) -> RegionState:
-            asked.set()
-            await asyncio.sleep(1.4)
-            return await b.exchange(views)
-
-        b.gateway.exchange = slow
-        told = await asyncio.wait_for(asked.wait(), 5.0) and len(b.told)
-        await until(lambda: len(b.told) > told)
-    assert "RegionAgent" not in caplog.text
-
-
-async def test_a_peer_may_have_any_name(root: Path) -> None:
-    a = Side("cloud-a", root / "region/cloud-a")
-    await a.gateway.configure(a.plan(None, exchange="127.0.0.1:1", drain="127.0.0.1:1"))
-    try:
-        await a.gateway.configure(a.plan(None, cloud_b="127.0.0.1:1"))
-        before = len(a.told)
-        await until(lambda: len(a.told) > before + 1)
-        a.gateway.check()
-    finally:
-        await a.gateway.drain()
-
     assert plan.link_s == LINK_S
-
+    assert (plan.served.regions, plan.served.accepts_spill) == (frozenset({"cloud-a", "cloud-b", "edge-1"}), False)

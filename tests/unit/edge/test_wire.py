@@ -24,7 +24,7 @@ from serve_app.ports import AgentCall, Failure, Head, Origin, Tail
 
 TARGET = TargetReport("qwen-chat", "qwen-chat--1", "r", "d", "healthy", "", 1, 16, 4096, Load(waiting=2))
 STATE = RegionState("cloud-a", "healthy", "", (TARGET,))
-ORIGIN = Origin("acme", frozenset({"eu"}), None, None, None, False, None, 100, 600.0, 10.0)
+ORIGIN = Origin("acme", frozenset({"eu"}), None, None, None, False, 100, 600.0, 10.0)
 CALL = AgentCall("r1", "chat", "qwen-chat", {"messages": []}, True, 64, 100, origin=ORIGIN)
 
 
@@ -48,6 +48,13 @@ def test_a_load_that_is_no_number_is_no_data(bad: float) -> None:
     message = state_message(STATE)
     message.targets[0].load.kv_cache_used_ratio = bad
     assert state_of(message).targets[0].load == Load(waiting=2)
+
+
+def test_a_field_that_is_no_more_is_passed_over_and_its_number_is_not_used_again() -> None:
+    root = b"\xa2\x01\x04root"  # number 20, as a region of before sends it
+    raw = call_message(CALL).SerializeToString()
+    assert call_of(pb.CallRequest.FromString(raw + root)) == call_of(pb.CallRequest.FromString(raw))
+    assert 20 not in pb.CallRequest.DESCRIPTOR.fields_by_number
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -1.0])
