@@ -209,12 +209,11 @@ def refused(reason: str, *, retry_after_s: float | None = None) -> tuple[Step, .
 
 
 def two_regions(made: table.Table | None = None) -> Snapshot:
-    """The region's own targets and the same in ``cloud-b``, which is dearer and so comes second."""
+    """The region's own targets and the same in ``cloud-b``, which is dearer and so comes second; all are healthy."""
     own = local_snapshot(made or a_table(), 1)
-    there = tuple(
-        replace(t, region="cloud-b", cloud="cloud-b", gpu_hour_usd=2.0, health="healthy") for t in own.targets
-    )
-    return replace(own, targets=own.targets + there)
+    here = tuple(replace(t, health="healthy") for t in own.targets)
+    there = tuple(replace(t, region="cloud-b", cloud="cloud-b", gpu_hour_usd=2.0) for t in here)
+    return replace(own, targets=here + there)
 
 
 @dataclass

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -93,6 +94,12 @@ def choose(
     return pick.choose(fleet, wish, default_weights(), blocked=blocked, in_flight=in_flight, draw=draw)
 
 
+def is_backup(target: Target, usable: Sequence[Target]) -> bool:
+    """Nobody hears of it, it is drained, or it is starting while others are well."""
+    is_backed = any(t.health in ("healthy", "slow") for t in usable)
+    return target.health == "stale" or target.drained or (target.health == "unknown" and is_backed)
+
+
 @settings(max_examples=150, deadline=None)
 @given(FLEETS, WISHES, SENT, st.data())
 def test_no_filtered_target_is_ever_in_the_order(
@@ -140,7 +147,7 @@ def test_a_kept_pick_is_first_while_it_may_answer(fleet: Snapshot, wish: pick.Wi
     (kept, *_) = [t for t in choice.order if t.region == wish.kept] or [None]
     if kept is None:
         return
-    fits = kept.health != "stale" and not kept.drained and (kept.load.waiting or 0) <= wish.agent.handover_queue
+    fits = not is_backup(kept, choice.order) and (kept.load.waiting or 0) <= wish.agent.handover_queue
     if fits:
         assert choice.order[0] == kept
     elif kept == choice.order[0]:
@@ -161,7 +168,7 @@ def test_tiers_and_short_queues_come_before_everything_else(
     assert groups == sorted(groups)
     short = [c.tier_rank for c in rows if place[c.mark] == 0]
     assert short == sorted(short)
-    assert all((c.target.health == "stale" or c.target.drained) == (c.mark == "backup") for c in rows)
+    assert all(is_backup(c.target, [c.target for c in rows]) == (c.mark == "backup") for c in rows)
 
 
 @settings(max_examples=150, deadline=None)

@@ -395,7 +395,8 @@ _RULES = [
         "5: spec.languages.equivalent[2]: none of ja has a tokenRatio; give one of them a ratio"]),
     ("spec:", "spec:\n  scoring: {queue: 0.5}", "5: spec.scoring: the weights sum to 1.05; allowed: a sum of 1"),
     ("spec:", "spec:\n  scoring: {headrom: 0.2}",
-     "5: spec.scoring.headrom: unknown key 'headrom' (did you mean 'headroom'?); allowed: cost, headroom, network, queue"),
+     "5: spec.scoring.headrom: unknown key 'headrom' (did you mean 'headroom'?); allowed: network, queue, headroom, "
+     "cost"),
     ("spec:", "spec:\n  scoring: {queue: 45}", "5: spec.scoring.queue: '45' is out of range; allowed: at most 1; a "
                                                "share, so 90 % is 0.9"),
 ]  # fmt: skip
