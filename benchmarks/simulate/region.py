@@ -23,7 +23,7 @@ from serve_app.outcomes import Reason
 REPORT_S: Final = 1.0
 BEAT_S: Final = 0.3
 WATCH_S: Final = 0.3
-#: As in ``serve_app.attempts``: a peer that has not admitted a call by then is silent.
+#: As in ``serve_app.edge.peer_client``: a peer that has not admitted a call by then is silent.
 ACCEPT_LIMIT_S: Final = 1.0
 
 
