@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from serve_app.core.breaker import Entry
@@ -133,13 +133,14 @@ async def _opened(started: Started, stream: bool, deadline_s: float, clock: Cloc
 
 @dataclass(frozen=True, slots=True)
 class _Errand:
-    """What all attempts of one request share."""
+    """What all attempts of one request share. ``failed`` are the ids of targets that it has failed at."""
 
     call: AgentCall
     origin: Origin | None
     limits: Timeouts
     deadline_s: float
     record: RequestRecord
+    failed: set[str] = field(default_factory=set)
 
 
 @dataclass(slots=True)
@@ -229,8 +230,11 @@ class Attempts:
                 entry = "call"
             await _hear(started, errand.call.stream, errand.deadline_s, self.clock)
         except GrixError as error:
-            if self.targets.failed(target, entry, error.reason, began_s, self.clock.now_s()) is not None:
-                record.tripped.append(target.region)
+            # One request that is tried again and again says no more about a target than one failure does.
+            if entry == "probe" or target.id not in errand.failed:
+                errand.failed.add(target.id)
+                if self.targets.failed(target, entry, error.reason, began_s, self.clock.now_s()) is not None:
+                    record.tripped.append(target.region)
             self.targets.ended(target)
             self._note(record, target, began_s, error.reason)
             raise

@@ -262,18 +262,18 @@ async def test_rte_23_what_one_router_found_out_holds_for_the_next() -> None:
 
 async def test_rte_22_everybody_in_a_cool_down_is_told_until_when() -> None:
     stage = Stage(scripts=[refused("upstream_failed")])
-    for _ in range(4):
+    for _ in range(5):
         await run(stage)
-    assert len(stage.agents.calls) == 5
-    # The third attempt of the second request would have come 1.5 s after the breaker opened.
-    opened_s = stage.clock.time_s - 1.5
+    assert len(stage.agents.calls) == 13
+    # Each request counts once. The second attempt of the fifth would have come 0.5 s after it opened the breaker.
+    opened_s = stage.clock.time_s - 0.5
     stage.clock.time_s = opened_s + 20.0
     answer = await run(stage)
     assert (answer.status, code(answer), answer.headers["retry-after"]) == (503, "no_target", "10")
-    assert len(stage.agents.calls) == 5
+    assert len(stage.agents.calls) == 13
     stage.clock.time_s = opened_s + 30.0
     await run(stage)
-    assert len(stage.agents.calls) == 6
+    assert len(stage.agents.calls) == 14
 
 
 async def test_rte_22_what_the_region_knows_about_it_is_told() -> None:
