@@ -7,7 +7,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
-from serve_app.core.reports import PeerView, RegionState
+from serve_app.core.reports import FRESH_S, PeerView, RegionState, TargetReport
+from serve_app.core.target_health import summed
 from serve_app.edge.wire import Beat, WireError
 
 #: The shortest of the last round trips is the network's; what is above it is a process that was busy.
@@ -98,15 +99,39 @@ class BeatLine:
 
 
 class OwnState:
-    """This region's state as its RegionAgent last told it, with its age: a silent RegionAgent is not a dead region."""
+    """This region's state as its RegionAgent last told it, with its age: a silent RegionAgent is not a dead region.
+
+    Nor is one that begins anew: of an engine that it has not heard yet, what was told before stands for
+    :data:`FRESH_S`, as a backup where that is old.
+    """
 
     def __init__(self, now_s: Callable[[], float], fresh_s: float) -> None:
         self._now_s = now_s
         self._fresh_s = fresh_s
         self._told: tuple[float, RegionState] | None = None
+        #: By agent, what was known last and when, and since when nothing is known.
+        self._known: dict[str, tuple[float, TargetReport]] = {}
+        self._unsure_s: dict[str, float] = {}
 
     def tell(self, state: RegionState) -> None:
-        self._told = (self._now_s(), state)
+        now_s = self._now_s()
+        targets = tuple(self._with_known(target, now_s) for target in state.targets)
+        if targets != state.targets:
+            state = replace(state, health=summed(targets)[0], targets=targets)
+        self._told = (now_s, state)
+
+    def _with_known(self, target: TargetReport, now_s: float) -> TargetReport:
+        if target.health != "unknown":
+            self._known[target.agent] = (now_s, target)
+            self._unsure_s.pop(target.agent, None)
+            return target
+        at_s, known = self._known.get(target.agent, (now_s, target))
+        unsure_s = self._unsure_s.setdefault(target.agent, now_s)
+        if known.release != target.release or now_s - unsure_s > FRESH_S:
+            return target
+        if known.health in ("healthy", "slow") and now_s - at_s > FRESH_S:
+            return replace(known, health="stale", why=target.why)
+        return known
 
     def now(self) -> RegionState | None:
         """``None`` before the first. An age below a few beats is none: it would be news with each beat."""

@@ -6,10 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from serve_app.core.reports import PeerView, RegionState
+from serve_app.core.reports import FRESH_S, PeerView, RegionState
 from serve_app.edge.beats import ROUND_TRIPS, BeatLine, OwnState, Watch
 from serve_app.edge.wire import Beat, WireError
 from tests.fakes import FakeClock
+from tests.region_fakes import THERE
 
 STATE = RegionState("cloud-b", "healthy", "")
 OTHER = replace(STATE, health="slow")
@@ -129,6 +130,48 @@ def test_an_answer_to_no_beat_measures_nothing_and_one_from_the_future_no_less_t
     pair.here.next(None)
     pair.here.take(Beat(1, echo, held_s))
     assert pair.watch.view().network_ms == (None if echo == 99 else 0.0)
+
+
+WELL = replace(STATE, targets=(THERE, replace(THERE, agent="qwen-doc", health="slow")))
+ANEW = replace(STATE, health="unknown", targets=tuple(replace(t, health="unknown", why="new") for t in WELL.targets))
+
+
+def told(own: OwnState, clock: FakeClock, state: RegionState, seconds: float) -> tuple[str, ...]:
+    """Health of the region and of its targets when this is told so much later."""
+    clock.time_s += seconds
+    own.tell(state)
+    now = own.now()
+    assert now is not None
+    return (now.health, *(t.health for t in now.targets))
+
+
+def test_a_regionagent_that_begins_anew_takes_no_healthy_region_away() -> None:
+    clock = FakeClock()
+    own = OwnState(clock.now_s, 1.0)
+    own.tell(WELL)
+    assert told(own, clock, ANEW, 1.0) == ("healthy", "healthy", "slow")
+    # One replica pushes before the others do.
+    some = replace(WELL, targets=(WELL.targets[0], ANEW.targets[1]))
+    assert told(own, clock, some, 0.5) == ("healthy", "healthy", "slow")
+    assert told(own, clock, some, FRESH_S - 0.1) == ("healthy", "healthy", "unknown")
+
+
+def test_what_an_old_regionagent_told_is_a_backup_and_what_failed_stays_failed() -> None:
+    clock = FakeClock()
+    own = OwnState(clock.now_s, 1.0)
+    own.tell(replace(WELL, targets=(WELL.targets[0], replace(WELL.targets[1], health="ejected"))))
+    assert told(own, clock, ANEW, 8.0) == ("stale", "stale", "ejected")
+    assert told(own, clock, ANEW, FRESH_S) == ("stale", "stale", "ejected")
+    assert told(own, clock, ANEW, 0.1) == ("unknown", "unknown", "unknown")
+
+
+def test_a_gateway_that_begins_anew_and_another_release_know_of_nothing_before() -> None:
+    clock = FakeClock()
+    own = OwnState(clock.now_s, 1.0)
+    assert told(own, clock, ANEW, 0.0) == ("unknown", "unknown", "unknown")
+    own.tell(WELL)
+    other = replace(ANEW, targets=tuple(replace(t, release="f" * 64) for t in ANEW.targets))
+    assert told(own, clock, other, 0.1)[1:] == ("unknown", "unknown")
 
 
 def test_a_silent_regionagent_gives_its_last_state_an_age() -> None:
