@@ -15,6 +15,8 @@ from serve_app.core.snapshots import BreakerState, Health, Target
 from serve_app.core.target_health import SLOW_WEIGHT, Ramp, Standing, clean
 
 _USABLE: Final = frozenset({"healthy", "slow"})
+#: What a region as a whole is goes over its targets' own health where it is as bad.
+_BAD: Final[Mapping[Health, int]] = {"healthy": 0, "slow": 0, "probing": 0, "stale": 1, "unknown": 2, "ejected": 3}
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,12 +102,12 @@ class FleetTargets:
         same = kept is not None and kept.plan is plan and _same(kept.sight, sight)
         if kept is not None and same and kept.open == self._open(kept.part, now_s):
             return kept.part
-        worse = sight.health in ("ejected", "unknown")
+        bad = _BAD[sight.health]
         targets = []
         for report in sight.state.targets:
             target = _plain(sight.facts, report, plan, sight.state.revision, sight.network_ms)
             health, why = report.health, report.why
-            if worse or (sight.health == "stale" and report.health in _USABLE):
+            if bad and bad >= _BAD[report.health]:
                 health, why = sight.health, sight.why
             if health == "unknown" and sight.heard:
                 # A peer that begins anew: what it has then was not there before.

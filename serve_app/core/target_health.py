@@ -131,10 +131,13 @@ def _counted(replicas: int) -> str:
 
 
 def summed(reports: Sequence[TargetReport]) -> tuple[Health, str]:
-    """A region's health from its targets': it is out when no engine gives tokens, slow when none is better."""
+    """A region's health from its targets': it is out when no engine gives tokens, slow when none is better.
+
+    One whose reports come late may serve all the same; of one that nothing is known of, nobody has ever seen it.
+    """
     if not reports:
         return "unknown", "no agent runs here"
-    order: tuple[Health, ...] = ("healthy", "slow", "unknown", "stale", "ejected", "probing")
+    order: tuple[Health, ...] = ("healthy", "slow", "stale", "unknown", "ejected", "probing")
     health = next(h for h in order if any(r.health == h for r in reports))
     worse = {r.app: f"{r.app} is {r.health}: {r.why}" for r in reports if r.health != "healthy"}
     return health, "; ".join(worse.values())

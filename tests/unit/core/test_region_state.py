@@ -17,7 +17,7 @@ from serve_app.core.reports import (
     TargetReport,
     Trip,
 )
-from serve_app.core.snapshots import Load, Snapshot, Target
+from serve_app.core.snapshots import Health, Load, Snapshot, Target
 from tests.region_fakes import CHAT, FACTS, THERE, agent, beat, core, plan, push, ready
 
 
@@ -348,6 +348,32 @@ def test_a_regions_health_is_its_best_engines(chat: dict[str, Any], doc: dict[st
     made.replica(push(**chat), 0.0)
     made.replica(push(app="qwen-doc--12345678", **doc), 0.0)
     assert made.own_state(0.0).health == health
+
+
+def test_late_reports_beside_an_engine_that_never_reported_are_a_backup_and_no_ejection() -> None:
+    made = core(agents={"qwen-chat": CHAT, "qwen-doc": agent("qwen-doc")})
+    made.replica(push(), 0.0)
+    assert made.own_state(3.5).health == "stale"
+
+
+@pytest.mark.parametrize(
+    ("region", "target", "shown"),
+    [
+        ("stale", "healthy", "stale"),
+        ("stale", "unknown", "unknown"),
+        ("stale", "ejected", "ejected"),
+        ("unknown", "healthy", "unknown"),
+        ("unknown", "stale", "unknown"),
+        ("unknown", "ejected", "ejected"),
+        ("ejected", "healthy", "ejected"),
+        ("slow", "healthy", "healthy"),
+    ],
+)
+def test_the_worse_of_a_peer_and_its_target_counts(region: Health, target: Health, shown: Health) -> None:
+    made = core()
+    state = RegionState("cloud-b", region, "as a whole", (replace(THERE, health=target, why="itself"),))
+    made.peers([beat(state=state)], 0.0)
+    assert seen(made, 0.0) == (shown, "itself" if shown == target else "as a whole")
 
 
 def test_the_generation_grows_at_once_when_something_turns() -> None:
