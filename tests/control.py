@@ -147,6 +147,16 @@ class Control:
             while not true():
                 await asyncio.sleep(0.01)
 
+    async def passed(self, seconds: float) -> None:
+        """Time passes while the coordinator ticks."""
+        assert self.coordinator is not None
+        hub = self.coordinator.hub
+        assert hub is not None
+        while seconds > 1e-6:
+            step_s = min(seconds, hub.fleet.wanted.heartbeat_s)
+            self.now_s, seconds = self.now_s + step_s, seconds - step_s
+            await self.until(lambda: hub.fleet.seen_s == self.now_s)
+
     def dial(self, region: str, whose: str = "") -> Dialled:
         """A link that says nothing yet, with the certificate of ``whose`` (below the folder of certificates)."""
         tls = TlsFolder(self.root / (whose or f"region/{region}"))

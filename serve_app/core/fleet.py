@@ -50,6 +50,7 @@ class Fleet:
     members: dict[str, Member] = field(default_factory=dict)
     generation: int = 0
     sending: bool = False
+    seen_s: float = 0.0
     _changed: bool = True
     _judged_s: float | None = None
     due: Mapping[tuple[str, str], str] = field(default_factory=dict)
@@ -57,6 +58,7 @@ class Fleet:
     _out: list[Effect] = field(default_factory=list)
 
     def __post_init__(self) -> None:
+        self.seen_s = self.began_s
         self._admit_regions(self.wanted.regions, self.facts.drains)
         # What was so before the start is no transition: nothing of this is told as an effect.
         for member in self.members.values():
@@ -65,6 +67,7 @@ class Fleet:
     def handle(self, event: Event, now_s: float) -> list[Effect]:
         """Takes one event. Effects are to be carried out in their order."""
         self._out = []
+        self._catch_up(now_s)
         match event:
             case LinkOpened():
                 self._opened(event)
@@ -84,6 +87,18 @@ class Fleet:
         if self._changed and self.sending and isinstance(event, Tick | Drain | Apply | Restore):
             self._send()
         return self._out
+
+    def _catch_up(self, now_s: float) -> None:
+        """There is an event several times in a heartbeat. Who stood still for longer has not seen anybody's silence:
+        reports that came meanwhile still wait to be read."""
+        late_s = now_s - self.seen_s - self.wanted.heartbeat_s
+        self.seen_s = now_s
+        if late_s <= 0:
+            return
+        self.began_s = min(now_s, self.began_s + late_s)
+        for member in self.members.values():
+            if member.heard_s is not None:
+                member.heard_s = min(now_s, member.heard_s + late_s)
 
     # ---- links and reports ----
 

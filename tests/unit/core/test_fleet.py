@@ -71,11 +71,16 @@ class World:
         return self.do(Reported(region, self.links[region], self.seqs[region], told, **more))  # type: ignore[arg-type]
 
     def beat(self, *regions: str, seconds: float = 1.0) -> list[Effect]:
-        """Time passes, these regions report without news, and the coordinator ticks."""
-        self.now_s += seconds
-        for name in regions:
-            self.report(name)
-        return self.do(Tick())
+        """Time passes, these regions report without news, and the coordinator ticks, once in each heartbeat."""
+        effects: list[Effect] = []
+        while seconds > 1e-6:
+            step_s = min(1.0, seconds)
+            self.now_s, seconds = self.now_s + step_s, seconds - step_s
+            for name in regions:
+                self.report(name)
+            effects += self.do(Tick())
+        self.out = effects
+        return effects
 
     def phase(self, region: str) -> tuple[str, str]:
         shown = self.fleet.members[region].shown
@@ -215,10 +220,34 @@ def test_older_and_replayed_messages_are_no_news() -> None:
     for seq in (2, 1, 0):
         assert world.do(Reported("a", 100, seq, state("a"))) == []
     assert status_of(world.fleet, world.now_s) == before
-    world.now_s += 3.1
-    world.do(Reported("a", 100, 2))
-    world.do(Tick())
+    for _ in range(4):
+        world.now_s += 0.8
+        world.do(Reported("a", 100, 2))
+        world.do(Tick())
     assert world.phase("a")[0] == "lost"
+
+
+def test_a_coordinator_that_stood_still_has_lost_nobody() -> None:
+    world = up()
+    world.now_s += 30.0
+    assert world.do(Tick()) == []
+    # The reports that waited are read; a region that is gone all the same is lost as soon as any other.
+    for _ in range(2):
+        assert world.beat("b") == []
+    world.beat("b", seconds=0.5)
+    assert (world.phase("a")[0], world.phase("b")[0]) == ("lost", "ready")
+
+
+def test_a_coordinator_that_stood_still_makes_no_plan_from_half_the_reports() -> None:
+    world = World()
+    world.open("a")
+    world.report("a", state("a"))
+    world.now_s += 30.0
+    assert plans(world.do(Tick())) == [] and not world.fleet.sending
+    world.open("b")
+    world.report("b", state("b"))
+    (plan,) = plans(world.do(Tick()))
+    assert [r.phase for r in plan.regions] == ["ready", "ready"]
 
 
 def test_the_newest_link_of_a_region_counts() -> None:
