@@ -166,10 +166,8 @@ class RegionCore:
         return {name: (now_s - at_s, view) for name, (at_s, view) in self._views.items()}
 
     def is_idle(self, app: str, now_s: float) -> bool:
-        """Whether nothing waits or runs in an engine, as far as its replicas tell."""
-        told = self._replicas.get(app, Replicas())
-        load = told.standing(now_s, may_sleep=True, stale_s=self._facts.stale_s).load
-        return not load.waiting and not load.running
+        """Whether an engine may go: its replicas have nothing to do, or are gone."""
+        return self._replicas.setdefault(app, Replicas()).is_idle(now_s, self._facts.stale_s)
 
     def _own(self, now_s: float) -> list[tuple[TargetReport, Standing]]:
         made = []

@@ -77,6 +77,7 @@ class Replicas:
     def __init__(self) -> None:
         self._reports: dict[str, tuple[float, ReplicaReport]] = {}
         self._heard_s: float | None = None
+        self._asked_s: float | None = None
         self._slow = False
 
     def take(self, report: ReplicaReport, now_s: float) -> None:
@@ -115,6 +116,19 @@ class Replicas:
             return Standing("slow", why_slow, load, proven)
         silent = len(fresh) - proven
         return Standing("healthy", f"no token from {silent} of {_counted(len(fresh))}" if silent else "", load, proven)
+
+    def is_idle(self, now_s: float, stale_s: float) -> bool:
+        """Whether each replica says that nothing waits or runs, or none was heard for so long that none is there.
+
+        No data is not idle: a report that is late may have work.
+        """
+        some = [(now_s - at_s, report.load) for at_s, report in self._reports.values() if now_s - at_s <= FORGET_S]
+        if some:
+            return all(age_s <= stale_s and load.waiting == 0 and load.running == 0 for age_s, load in some)
+        if self._heard_s is None and self._asked_s is None:
+            self._asked_s = now_s
+        since_s = self._asked_s if self._heard_s is None else self._heard_s
+        return since_s is not None and now_s - since_s > FORGET_S
 
     def _why_slow(self, load: Load, replicas: int) -> str | None:
         limit = CALM_RATIO if self._slow else 1.0

@@ -429,6 +429,20 @@ def test_an_engine_is_idle_when_its_replicas_say_so_or_are_gone() -> None:
     assert made.is_idle(CHAT.app, 30.0)
 
 
+def test_no_data_is_not_idle() -> None:
+    made = core()
+    made.replica(push(waiting=0, running=0), 0.0)
+    # A report that is late may have work by now, until nobody can be there any more.
+    assert [made.is_idle(CHAT.app, t) for t in (3.0, 3.1, 10.0, 10.1)] == [True, False, False, True]
+    made.replica(push(running=0), 20.0)
+    assert not made.is_idle(CHAT.app, 20.0)
+    made.replica(push(waiting=0, running=0), 21.0)
+    made.replica(replace(push(waiting=0, running=1), replica="r2"), 21.0)
+    assert not made.is_idle(CHAT.app, 21.0)
+    # A RegionAgent that begins anew has not heard of anybody yet.
+    assert [made.is_idle("embed--00000000", t) for t in (30.0, 40.0, 40.1)] == [False, False, True]
+
+
 def test_what_a_peers_report_does_not_change_is_used_again() -> None:
     made = core()
     made.peers([beat(network_ms=12.0)], 0.0)
