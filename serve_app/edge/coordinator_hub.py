@@ -115,25 +115,31 @@ class Hub:
 
     async def _store(self) -> str:
         self.fault = ""
-        lines: list[str] = []
         try:
             if self._unstored and not self.stopped.is_set():
                 facts = self.fleet.facts
                 await self.store.save(facts)
                 self._unstored = self.fleet.facts != facts
-            if self._lines:
-                lines, self._lines = self._lines, []
-                await self.store.append(lines)
+            await self._append()
         except FencedError as error:
             self.fault = str(error)
             log.error("another coordinator has taken over: %s", error)
             self.stop()
         except StoreError as error:
-            self._lines = lines + self._lines
             self.counts["store_failures"] += 1
             self.fault = str(error)
             log.error("facts are not stored: %s", error)
         return self.fault
+
+    async def _append(self) -> None:
+        lines, self._lines = self._lines, []
+        if not lines:
+            return
+        try:
+            await self.store.append(lines)
+        except BaseException:  # a cancellation too: a line may come twice then, none is lost
+            self._lines = lines + self._lines
+            raise
 
     def stop(self) -> None:
         """Nothing more is told or answered; links end."""

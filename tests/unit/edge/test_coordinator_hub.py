@@ -222,6 +222,30 @@ async def test_a_store_that_fails_is_told_and_tried_again_and_stops_no_plan() ->
     assert [json.loads(line)["after"] for line in desk.store.lines[before:]] == ["drained"]
 
 
+async def test_a_line_that_is_being_written_when_all_ends_is_written_by_the_last_settling(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    desk = Desk()
+    await desk.tick()
+    with monkeypatch.context() as patched:
+        begun = asyncio.Event()
+
+        async def hang(lines: Sequence[str]) -> None:
+            begun.set()
+            await asyncio.Event().wait()
+
+        patched.setattr(desk.store, "append", hang)
+        desk.hub.audit(Audit("ops", "admin", "", "drain", "done"))
+        task = asyncio.create_task(desk.hub.settle())
+        await begun.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    desk.hub.audit(Audit("ops", "admin", "", "undrain", "done"))
+    await desk.hub.settle()
+    assert [json.loads(line)["before"] for line in desk.store.lines[-2:]] == ["drain", "undrain"]
+
+
 async def test_who_is_fenced_off_tells_nothing_more() -> None:
     desk = Desk()
     await desk.tick()
