@@ -125,8 +125,10 @@ class Fleet:
         # A link that was replaced may still deliver, and a message may come twice: neither is news.
         if member is None or member.link != event.link or event.seq <= member.seq:
             return
-        nodes = member.nodes
-        self._changed |= member.take(event, self.wanted, now_s)
+        nodes, state = member.nodes, member.state
+        if member.take(event, self.wanted, now_s):
+            self._changed = True
+            self._out += member.turns(state, self.wanted)
         if member.nodes != nodes:
             before, after = (f"{sum(n.ready for n in some)} Ready" for some in (nodes, member.nodes))
             self._note(event.region, "nodes", event.region, before, after)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from serve_app.core.fleet_events import Reported, Wanted
+from serve_app.core.fleet_events import Audit, Reported, Wanted
 from serve_app.core.reports import FleetRegion, Node, PeerView, RegionPhase, RegionState
 from serve_app.core.snapshots import Health, Load
 
@@ -47,6 +47,7 @@ class Member:
     peers: tuple[PeerView, ...] = ()
     judges: frozenset[str] = frozenset()
     silent: frozenset[str] = frozenset()
+    drifted: frozenset[str] = frozenset()
 
     def fresh(self, wanted: Wanted, now_s: float) -> bool:
         return self.heard_s is not None and now_s - self.heard_s <= wanted.silence_s
@@ -67,6 +68,22 @@ class Member:
             return False
         self.shown = replace(self.shown, state=without_load(event.state))
         return True
+
+    def turns(self, before: RegionState | None, wanted: Wanted) -> list[Audit]:
+        """What the audit log says of the targets in a report: at most two lines, however many have turned."""
+        state, lines = self.state, []
+        assert state is not None
+        old = {} if before is None else {t.agent: t.health for t in before.targets}
+        some = [t for t in state.targets if old.get(t.agent, t.health) != t.health]
+        if some:
+            was, is_ = named(f"{t.agent} {old[t.agent]}" for t in some), named(f"{t.agent} {t.health}" for t in some)
+            lines.append(Audit(self.name, "targets", self.name, was, is_, _said(t.why for t in some)))
+        drift = _drift(state, wanted)
+        if drift.keys() != self.drifted:
+            was, is_ = named(self.drifted), named(drift)
+            lines.append(Audit(self.name, "drift", self.name, was, is_, _said(drift.values())))
+            self.drifted = frozenset(drift)
+        return lines
 
     def judge(self, wanted: Wanted, now_s: float) -> tuple[RegionPhase, str, str]:
         """Phase, reason, and the part of the reason that peers gave. Reasons have no numbers that always change."""
@@ -125,6 +142,23 @@ def same_facts(state: RegionState, shown: RegionState | None) -> bool:
 
 def _facts(t: Any) -> tuple[Any, ...]:
     return (t.agent, t.app, t.release, t.engine_digest, t.health, t.replicas, t.slots, t.max_model_len)
+
+
+def _drift(state: RegionState, wanted: Wanted) -> dict[str, str]:
+    """By agent that serves another release than it has to, which ones these are."""
+    if state.revision != wanted.revision:
+        return {}
+    due = [(t.agent, t.release, wanted.expected.get((state.region, t.agent), t.release)) for t in state.targets]
+    return {
+        agent: f"{agent} serves {release[:12]}, the plan says {planned[:12]}"
+        for agent, release, planned in due
+        if release != planned
+    }
+
+
+def _said(whys: Iterable[str]) -> str:
+    """Reasons for people, each once, the first few of them."""
+    return "; ".join(list(dict.fromkeys(why for why in whys if why))[:NAMED])
 
 
 def named(names: Iterable[str], most: int = NAMED) -> str:

@@ -210,6 +210,46 @@ def test_a_closed_link_is_suffered_for_as_long_as_a_silent_one() -> None:
     assert world.phase("a")[0] == "lost"
 
 
+def test_a_target_that_turns_leaves_a_line_and_its_load_none() -> None:
+    world = up()
+    doc = target(agent="doc")
+    world.report("a", state("a", "healthy", "", target(), doc))
+    assert audits(world.out, "targets") == []
+    world.report("a", state("a", "healthy", "", target(load=Load(waiting=9)), replace(doc, why="9 wait", replicas=2)))
+    assert audits(world.out, "targets") == []
+    world.report("a", state("a", "slow", "", target("ejected", why="no token"), replace(doc, health="slow")))
+    assert audits(world.out, "targets") == [
+        Audit("a", "targets", "a", "chat healthy, doc healthy", "chat ejected, doc slow", "no token")
+    ]
+    world.report("a", state("a", "slow", "", target("ejected", why="still none"), replace(doc, health="slow")))
+    assert audits(world.out, "targets") == []
+
+
+def test_a_thousand_targets_that_turn_are_one_short_line() -> None:
+    world = up()
+    many = [target(agent=f"agent-{n:04}") for n in range(1000)]
+    world.report("a", state("a", "healthy", "", *many))
+    world.report("a", state("a", "ejected", "", *(replace(t, health="ejected", why=f"{t.agent} x") for t in many)))
+    (line,) = audits(world.out, "targets")
+    assert line.after.startswith("agent-0000 ejected, ") and line.after.endswith("and 995 more")
+    assert len(line.before) + len(line.after) + len(line.why) < 500
+
+
+def test_drift_leaves_a_line_when_it_begins_and_when_it_ends() -> None:
+    world = up()
+    world.do(Apply("ops", replace(AB, revision="r1", expected={("a", "chat"): "x" * 64})))
+    assert audits(world.out, "drift") == []
+    told = replace(state("a"), revision="r1")
+    world.report("a", told)
+    assert audits(world.out, "drift") == [
+        Audit("a", "drift", "a", "", "chat", "chat serves rrrrrrrrrrrr, the plan says xxxxxxxxxxxx")
+    ]
+    world.report("a", replace(told, targets=(target(replicas=2),)))
+    assert audits(world.out, "drift") == []
+    world.report("a", replace(told, targets=(target(release="x" * 64),)))
+    assert audits(world.out, "drift") == [Audit("a", "drift", "a", "chat", "")]
+
+
 # ---- replays and borrowed links ----
 
 
