@@ -114,6 +114,7 @@ def _coordinator_text(coordinator: dict[str, Any]) -> str:
     plan = coordinator["plan"]
     sending = "" if plan["sending"] else ", waits for regions before it sends a plan"
     store = f"\n  its store has a fault: {plan['store_fault']}" if plan.get("store_fault") else ""
+    store += "".join(f"\n  held: {fault}" for policy in plan.get("held", ()) for fault in policy["unmet"])
     order = f"plan ({plan['epoch']}, {plan['generation']}), revision {plan['revision'] or 'none applied'}"
     return f"coordinator {address}  answers; {order}{sending}{store}"
 

@@ -33,8 +33,8 @@ from serve_app.core.fleet_events import (
     Wanted,
 )
 from serve_app.core.fleet_member import NOT_REPORTED, Member, named, weigh_peers
-from serve_app.core.nodes import unmet
-from serve_app.core.reports import FleetRegion, Plan
+from serve_app.core.nodes import Needs, unmet
+from serve_app.core.reports import FleetRegion, Node, Plan
 
 #: An epoch that a region has seen is believed up to so much ahead (ten years of seconds); beyond it is nonsense.
 MOST_AHEAD: Final = 10 * 365 * 86_400
@@ -51,6 +51,8 @@ class Fleet:
     generation: int = 0
     sending: bool = False
     seen_s: float = 0.0
+    #: Policies of the documents of the start that no Ready node was seen to carry yet: they are not accepted.
+    held: tuple[Needs, ...] = ()
     _changed: bool = True
     _judged_s: float | None = None
     due: Mapping[tuple[str, str], str] = field(default_factory=dict)
@@ -59,6 +61,8 @@ class Fleet:
 
     def __post_init__(self) -> None:
         self.seen_s = self.began_s
+        # What somebody applied was accepted then.
+        self.held = () if self.wanted.documents else self.wanted.needs
         self._admit_regions(self.wanted.regions, self.facts.drains)
         # What was so before the start is no transition: nothing of this is told as an effect.
         for member in self.members.values():
@@ -151,12 +155,28 @@ class Fleet:
         if self._judged_s is None or now_s - self._judged_s >= beat_s:
             self._judged_s = now_s
             weigh_peers(self.members, self.wanted, now_s)
+            self._admit_policies(now_s)
         for member in self.members.values():
             self._judge(member, now_s)
             if member.link is not None and not member.fresh(self.wanted, now_s):
                 self._out.append(CloseLink(member.link, "silent", f"{member.name} says nothing on it"))
                 self._note(COORDINATOR, "link", member.name, "open", "closed", "silent")
                 member.link = None
+
+    def _admit_policies(self, now_s: float) -> None:
+        """Nodes first, then policies: one that was carried once keeps its place."""
+        for needs, faults in self.unmet(now_s):
+            if not faults:
+                self.held = tuple(held for held in self.held if held != needs)
+                self._note(COORDINATOR, "policy", "", "held", "accepted", f"a Ready node can carry {needs.agent}")
+
+    def unmet(self, now_s: float) -> list[tuple[Needs, tuple[str, ...]]]:
+        """Each policy that is held, with what no Ready node has."""
+        nodes = self._nodes(now_s) if self.held else []
+        return [(needs, unmet(needs, nodes)) for needs in self.held]
+
+    def _nodes(self, now_s: float) -> list[Node]:
+        return [n for m in self.members.values() if m.fresh(self.wanted, now_s) for n in m.nodes]
 
     def _judge(self, member: Member, now_s: float, who: str = COORDINATOR) -> None:
         phase, why, note = member.judge(self.wanted, now_s)
@@ -188,8 +208,8 @@ class Fleet:
 
     def _apply(self, event: Apply, now_s: float) -> None:
         """A policy that was accepted stays accepted: a region that is dark now must not hinder other changes."""
-        nodes = [n for m in self.members.values() if m.fresh(self.wanted, now_s) for n in m.nodes]
-        new = [needs for needs in event.wanted.needs if needs not in self.wanted.needs]
+        nodes = self._nodes(now_s)
+        new = [needs for needs in event.wanted.needs if needs not in self.wanted.needs or needs in self.held]
         faults = [said for needs in new for said in unmet(needs, nodes)]
         if faults:
             self._out.append(Refused(tuple(faults)))
@@ -216,6 +236,7 @@ class Fleet:
             self._note(COORDINATOR, "region", name, gone.shown.phase, "removed", "is no longer in the federation")
             if gone.link is not None:
                 self._out.append(CloseLink(gone.link, "removed", f"{name} is no longer in the federation"))
+        self.held = () if wanted.documents else wanted.needs
         self.wanted = wanted
         kept = {name: who for name, who in drains.items() if name in known}
         self._store(epoch=epoch, drains=kept, revision=wanted.revision, documents=wanted.documents)

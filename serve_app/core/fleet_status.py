@@ -23,6 +23,7 @@ def status_of(fleet: Fleet, now_s: float) -> dict[str, Any]:
         "revision": fleet.wanted.revision,
         "sending": fleet.sending,
         "began_s_ago": _ago_s(fleet.began_s, now_s),
+        "held": [{"agent": needs.agent, "unmet": list(faults)} for needs, faults in fleet.unmet(now_s)],
         "regions": [_region(fleet, m, now_s) for m in fleet.members.values()],
     }
 

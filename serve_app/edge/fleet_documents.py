@@ -68,7 +68,11 @@ def revision_of(config: Config) -> str:
 
 def begun_with(config: Config) -> Wanted:
     """What the documents of a coordinator's own start ask for, before anybody applied any."""
-    return Wanted(**_health(config.federation), regions=_regions(config.federation))
+    return Wanted(
+        **_health(config.federation),
+        regions=_regions(config.federation),
+        needs=tuple(_needs(config)),
+    )
 
 
 def _health(federation: schema.Federation) -> dict[str, Any]:

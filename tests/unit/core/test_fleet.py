@@ -432,6 +432,33 @@ def test_a_policy_waits_for_a_ready_node_and_then_keeps_its_place() -> None:
     assert plans(world.do(Apply("ops", replace(wanted, revision="r2"))))[0].revision == "r2"
 
 
+def test_a_policy_of_the_start_is_held_until_a_ready_node_can_carry_it() -> None:
+    gpu = Needs("big", ("b",), gpus=1, vram_per_gpu_bytes=40 * GIB)
+    world = up(replace(AB, needs=(CPU, gpu)))
+    none = "node: there is no Ready node in"
+    assert status_of(world.fleet, world.now_s)["held"] == [
+        {"agent": "chat", "unmet": [f"chat: {none} a, b"]},
+        {"agent": "big", "unmet": [f"big: {none} b"]},
+    ]
+    world.report("a", nodes=(NODE,))
+    world.beat("a", "b")
+    assert audits(world.out, "policy") == [
+        Audit("coordinator", "policy", "", "held", "accepted", "a Ready node can carry chat")
+    ]
+    # Once accepted it keeps its place; what is held is nothing that an apply may rely on.
+    world.report("a", nodes=())
+    world.beat("a", "b")
+    assert [policy["agent"] for policy in status_of(world.fleet, world.now_s)["held"]] == ["big"]
+    refused = [Refused((f"big: {none} b",))]
+    assert world.do(Apply("ops", replace(AB, needs=(CPU, gpu), revision="r1", documents="[]"))) == refused
+    world.do(Apply("ops", replace(AB, needs=(CPU,), revision="r1", documents="[]")))
+    assert world.fleet.held == () and world.fleet.wanted.revision == "r1"
+
+
+def test_what_was_applied_before_a_start_is_not_held() -> None:
+    assert World(replace(AB, needs=(CPU,), revision="r1", documents="[]")).fleet.held == ()
+
+
 def test_nodes_of_a_silent_region_carry_nothing() -> None:
     world = up()
     world.report("a", nodes=(NODE,))

@@ -63,6 +63,7 @@ def test_a_region_nobody_reaches_takes_no_spill_and_health_is_the_federation_s()
     assert wanted.regions == (KnownRegion("cloud-a"), KnownRegion("cloud-b", False), KnownRegion("edge-1", False))
     assert (wanted.heartbeat_s, wanted.missed_heartbeats, wanted.revision, wanted.documents) == (0.2, 3, "", "")
     assert wanted.silence_s == pytest.approx(0.6)
+    assert wanted.needs == wanted_of(config_of(some)).needs != ()
 
 
 def test_what_is_stored_comes_back_as_the_same_set() -> None:
