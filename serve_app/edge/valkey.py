@@ -15,8 +15,9 @@ from typing import Final
 
 import psutil
 
-#: Limits and sessions of a region on one machine need a few megabytes; a full store refuses, it never forgets a limit.
-MAX_MEMORY: Final = "64mb"
+#: Room for 10,000 sessions with the largest history (24 KB) beside the limits, which need a few megabytes. A full store
+#: refuses, it never forgets a limit: Routers then allow their part, and sessions that are there are read.
+MAX_MEMORY: Final = "256mb"
 START_LIMIT_S: Final = 10.0
 STOP_WAIT_S: Final = 3.0
 #: Clocks of /proc are coarse: starts this near to each other are the same start.

@@ -7,19 +7,22 @@ import itertools
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
 import pytest
 from redis.exceptions import OutOfMemoryError
 
-from serve_app.core.sessions import MAX_TURNS, History, Turn, add_turn, carry, pack
+from serve_app.core.admission import Ask
+from serve_app.core.sessions import MAX_TURNS, TEXT_BYTES, History, Turn, add_turn, carry, pack
 from serve_app.edge import redis_calls, redis_sessions, shared_limits, valkey
+from serve_app.edge.limits import LocalLimits
 from serve_app.edge.local_sessions import LocalSessions
 from serve_app.edge.redis_sessions import RedisSessions
 from serve_app.edge.region_sessions import RegionSessions
-from serve_app.edge.shared_limits import connect
-from serve_app.ports import Opened
+from serve_app.edge.shared_limits import SharedLimits, connect
+from serve_app.ports import Grant, Opened
 from tests.fakes import FakeMeter
 from tests.valkey_store import Store
 
@@ -280,6 +283,57 @@ async def test_a_redis_that_is_full_is_read_and_says_so(
         await client.delete(*(f"grix:filler:10000:{i}" for i in range(100)))
         assert (await sessions.keep_pick(new, "a", "y")).store == "kept"
         assert len(failures) == 3
+
+
+async def test_a_redis_that_histories_have_filled_up_stops_neither_sessions_nor_limits(
+    store: Store, region: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.end()
+    monkeypatch.setattr(valkey, "MAX_MEMORY", "3mb")
+    monkeypatch.setattr(shared_limits, "BEAT_S", 0.05)
+    monkeypatch.setattr(shared_limits, "TRY_AGAIN_S", 0.02)
+    store.begin()
+    failures, turn = Failures(), Turn("q" * TEXT_BYTES, "a" * TEXT_BYTES)
+    ask = Ask("acme", 1, requests_per_minute=10)
+    limits = SharedLimits(connect(store.url, store.password_file), region, LocalLimits(time.monotonic))
+    another = SharedLimits(connect(store.url, store.password_file), region, LocalLimits(time.monotonic))
+    async with router(store, region, failures) as sessions:
+        limits.start()
+        another.start()
+        try:
+            await until(lambda: limits.up and limits._local.share == 2)
+            first = await limits.admit(replace(ask, tenant="sakura"))
+            assert isinstance(first, Grant) and first.decided_by == "region"
+            filled = 0
+            while not failures:
+                opened = await sessions.open(f"acme/{filled}", history=True)
+                sessions.remember(opened, "en", turn)
+                await written(sessions)
+                filled += 1
+                assert filled < 5_000, "it never fills up"
+            assert {why for _, why in failures} == {"full"} and filled > 20
+            # Small writes may still fit, until none does.
+            with pytest.raises(OutOfMemoryError):
+                for i in range(100_000):
+                    await sessions._calls._client.set(f"grix:filler:{i}", "x")
+            # No session makes the next one fail, and what is there is read; each answer says how it stands.
+            refused = await sessions.keep_pick(await sessions.open("acme/new", history=True), "a", "x")
+            assert (refused.store, sessions.up) == ("degraded", True)
+            known = await sessions.open("acme/0", history=True)
+            assert (known.store, known.language) == ("degraded", "en")
+            assert known.history == add_turn(History(), turn.user, turn.answer)
+            # A Router allows its part of a limit, and says so.
+            admitted = []
+            while isinstance(grant := await limits.admit(ask), Grant):
+                admitted.append(grant.decided_by)
+            assert admitted == ["router"] * 5 and grant.reason == "requests_limit"
+            await sessions._calls._client.delete(*(sessions._keys(f"acme/{i}")[1] for i in range(50)))
+            await until(lambda: limits.up)
+            again = await limits.admit(replace(ask, tenant="other"))
+            assert isinstance(again, Grant) and again.decided_by == "region"
+        finally:
+            await limits.close()
+            await another.close()
 
 
 async def test_a_redis_that_hangs_costs_one_call_its_limit_and_the_next_nothing(
