@@ -1,5 +1,9 @@
 """What a region keeps of a conversation: its last turns, and of those before them a summary in the speakers' own words.
 
+Turns and summary are kept for ``history: server`` only. A client that sends the whole conversation with each request
+carries its history itself: of what it says nothing is stored but the session's picks, its language and when it was last
+used.
+
 Everything is bounded in bytes, whatever is said and however often. Nothing is a time: the store forgets what nobody
 touched for :data:`TTL_S`, and of two regions' copies the one with more turns is newer, whatever their clocks say.
 """
