@@ -216,12 +216,12 @@ class BadCert(Fault):
         self._dial_again()
 
     def restore(self) -> None:
+        """Whoever was refused dials again by himself; a line that is cut now would disturb what runs well."""
         folder = self._folder()
         if self._kept is not None:
             shutil.rmtree(folder, ignore_errors=True)
             self._kept.rename(folder)
             self._kept = None
-        self._dial_again()
 
 
 FAULTS: Final[Mapping[Drill, type[Fault]]] = {

@@ -31,6 +31,9 @@ BACKOFF_S: Final = 1.0
 BACKOFF_RATIO: Final = 0.3
 #: A peer that is silent for so long is dialled anew: on a line that was dead for a while, TCP tries ever more rarely.
 REDIAL_S: Final = 5.0
+#: A call that is under way ends when it and the beats have brought nothing for so many silences: what it has told its
+#: client cannot be told again by another region, and a line that is dead for good is noticed much later.
+SILENCES: Final = 2.0
 #: Why a peer cannot be reached is looked into at the first try that fails and then at each of this many.
 LOOK_EVERY: Final = 10
 
@@ -74,6 +77,8 @@ class PeerLink:
     _calls: set[Any] = field(default_factory=set)
     #: The patience of calls that have nothing of their answer yet.
     _waiting: set[asyncio.Timeout] = field(default_factory=set)
+    #: The patience of the others, and since when they wait for more.
+    _under_way: dict[asyncio.Timeout, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.watch = Watch(self.peer.name, self.clock.now_s)
@@ -96,7 +101,11 @@ class PeerLink:
                 self._lose_patience()
 
     def _lose_patience(self) -> None:
-        for patience in self._waiting:
+        long_s, silent_s = SILENCES * self.silence_s, self.watch.silent_s
+        over_s = self.clock.now_s() - long_s
+        is_long = silent_s is None or silent_s > long_s
+        stuck = [patience for patience, since_s in self._under_way.items() if is_long and since_s < over_s]
+        for patience in (*self._waiting, *stuck):
             # One that has just ended by itself takes no other end.
             if not patience.expired():
                 patience.reschedule(0.0)
@@ -213,8 +222,8 @@ class PeerLink:
                 # Of a whole answer nothing comes between its head and its end.
                 begun, limit_s = any(isinstance(frame, Body | Tail) for frame in packet), None
                 yield packet
-            async for more in packets:
-                yield packet_of(more)
+            while (more := await self._more(packets)) is not None:
+                yield more
         except grpc.aio.AioRpcError as error:
             reason = _REASONS.get(error.code(), "upstream_failed")
             log.warning("call to %s failed: %s: %a", self.peer, error.code().name, (error.details() or "")[-300:])
@@ -242,3 +251,17 @@ class PeerLink:
             raise GrixError("peer_silent", f"Region {self.peer.name} fell silent.") from None
         finally:
             self._waiting.discard(patience)
+
+    async def _more(self, packets: Any) -> Packet | None:
+        """The next packet of a call that is under way, or ``None`` at its end."""
+        patience = asyncio.timeout(None)
+        try:
+            async with patience:
+                self._under_way[patience] = self.clock.now_s()
+                return packet_of(await anext(packets))
+        except StopAsyncIteration:
+            return None
+        except TimeoutError:
+            raise GrixError("peer_silent", f"Region {self.peer.name} fell silent in its answer.") from None
+        finally:
+            del self._under_way[patience]
