@@ -14,7 +14,7 @@ STALE_S: Final = 5.0
 class ReplicaLoad:
     """What one running replica told last; ``None`` is "no data". One value that cannot be makes all of it no data.
 
-    ``age_s`` counts from local receipt. ``ongoing_requests`` are in its engine, waiting or running there.
+    ``age_s`` counts from local receipt. ``ongoing_requests`` are its users' calls, without those that ask for health.
     ``started_rps`` are those that got their first token lately. ``offered_spilled_rps`` is of the whole agent, told by
     each of its replicas.
     """
@@ -60,7 +60,12 @@ class Fleet:
     kv_ratio: float | None
     started_rps: float | None
     spilled_rps: float
+    #: As Serve counts it, calls that ask for health included.
     ongoing: float | None
+    #: As replicas tell it; ``None`` where one does not.
+    calls: float | None
+    #: Of these, and of those that no replica has taken, the ones that have no slot.
+    waiting: float | None
     #: Whether a replica has a slot that nobody waits for.
     free: bool
 
@@ -69,6 +74,8 @@ class Fleet:
         fresh = [r for r in load.replicas if 0 <= r.age_s <= STALE_S and _makes_sense(r)]
         kv = [r.kv_cache_used_ratio for r in fresh if r.kv_cache_used_ratio is not None]
         started = [r.started_rps for r in fresh if r.started_rps is not None]
+        queued = number(load.queued_requests)
+        calls = [r.ongoing_requests for r in fresh if r.ongoing_requests is not None]
         waits = [w for r in fresh for w in (r.queue_wait_p95_ms, r.oldest_wait_ms) if w is not None]
         return cls(
             running=load.running_replicas,
@@ -79,6 +86,10 @@ class Fleet:
             started_rps=sum(started) if started else None,
             spilled_rps=max((r.offered_spilled_rps or 0.0 for r in fresh), default=0.0),
             ongoing=number(load.ongoing_requests),
+            calls=sum(calls) if len(calls) == len(fresh) else None,
+            waiting=None
+            if queued is None or len(calls) < load.running_replicas
+            else queued + sum(max(0.0, c - slots) for c in calls),
             free=any(
                 r.ongoing_requests is not None and r.ongoing_requests < slots and r.oldest_wait_ms == 0 for r in fresh
             ),

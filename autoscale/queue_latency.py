@@ -7,9 +7,11 @@ step for as long as it holds, and Serve acts on it after its quiet period.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
+from autoscale.flow import Flow
 from autoscale.load import Fleet, LoadSnapshot, ReplicaLoad, number
 
 __all__ = [
@@ -22,10 +24,10 @@ __all__ = [
     "decide",
 ]
 
-#: A queue that takes so long to drain needs twice the replicas; a shorter one needs the fewer more.
-DRAIN_MS: Final = 30_000.0
-#: For so long after replicas were added, waits count only while no replica is free: those of before are not over yet.
-SETTLE_S: Final = 60.0
+#: While nobody knows what comes, who waits so long is reason for twice the replicas; less is for fewer more.
+DOUBLE_MS: Final = 30_000.0
+#: Load is averaged over so long: before, the average still tells of what was there when it became quiet.
+FORGET_S: Final = 10.0
 #: One request that went elsewhere is chance; from this share on of all that were wanted here they are load.
 SPILLED_SHARE: Final = 0.05
 
@@ -38,7 +40,8 @@ Reason = Literal[
     "wake",  # up from zero: somebody waits
     "at_max",  # more are wanted than are allowed
     "starting",  # none runs yet, the wanted ones start
-    "settling",  # users wait, but a replica that was just added is free
+    "draining",  # users wait, but there are enough now, or it is too early to tell
+    "uneven",  # users wait, or waited, but a replica is free: one more would be free too
     "asleep",  # zero, and nobody waits
     "steady",  # neither more nor fewer
     "no_data",  # a replica tells nothing, so that nobody knows whether all is quiet
@@ -68,7 +71,7 @@ class ScaleParameters:
     headroom_ratio: float = 0.0
     spare_ratio: float = 0.25
     step_up_ratio: float = 2.0
-    step_down_ratio: float = 0.5
+    step_down_ratio: float = 0.0
 
     def __post_init__(self) -> None:
         rules = (
@@ -79,7 +82,7 @@ class ScaleParameters:
             (0 <= self.headroom_ratio < math.inf, "headroom_ratio is 0 or more"),
             (0 <= self.spare_ratio < math.inf, "spare_ratio is 0 or more"),
             (1 < self.step_up_ratio < math.inf, "step_up_ratio is more than 1"),
-            (0 < self.step_down_ratio < 1, "step_down_ratio is between 0 and 1"),
+            (0 <= self.step_down_ratio < 1, "step_down_ratio is 0 or more and less than 1"),
         )
         broken = [text for holds, text in rules if not holds]
         if broken:
@@ -100,9 +103,9 @@ class Memory:
     ends with what its busiest moment needed, not with what its last one does.
     """
 
-    running_replicas: int | None = None
-    grown_s: float | None = None
+    flow: Flow = field(default_factory=Flow)
     queued_since_s: float | None = None
+    quiet_since_s: float | None = None
     quiet_target: int | None = None
     quiet_peak: int = 0
 
@@ -118,11 +121,11 @@ class ScaleDecision:
 
 def decide(load: LoadSnapshot, parameters: ScaleParameters, memory: Memory | None = None) -> ScaleDecision:
     """The replicas this load wants, within the bounds. Any trigger is enough to go up, all have to hold to go down."""
-    memory = _noted(load, memory or Memory())
-    running, target = max(0, load.running_replicas), max(0, load.target_replicas)
-    if running == 0:
-        return _from_zero(load, parameters, memory)
     fleet = Fleet.of(load, parameters.slots_per_replica)
+    memory = _noted(load, fleet, memory or Memory())
+    if load.running_replicas <= 0:
+        return _from_zero(load, parameters, memory)
+    target = max(0, load.target_replicas)
     pressure = _pressure(load, parameters, fleet, memory)
     if pressure is not None:
         wanted, reason = pressure
@@ -130,7 +133,7 @@ def decide(load: LoadSnapshot, parameters: ScaleParameters, memory: Memory | Non
         if wanted > parameters.max_replicas:
             reason = "at_max"
         return _decision(wanted, reason, parameters, replace(memory, quiet_target=None))
-    return _calm(target, parameters, fleet, memory)
+    return _calm(load, parameters, fleet, memory)
 
 
 def _decision(wanted: int, reason: Reason, parameters: ScaleParameters, memory: Memory) -> ScaleDecision:
@@ -142,15 +145,12 @@ def _since_s(then_s: float | None, now_s: float) -> float | None:
     return now_s - then_s if then_s is not None and now_s >= then_s else None
 
 
-def _noted(load: LoadSnapshot, memory: Memory) -> Memory:
-    """The memory with what this load shows: replicas that were added, a queue that is there."""
-    known = memory.running_replicas
-    grown_s = load.now_s if known is not None and load.running_replicas > known else memory.grown_s
+def _noted(load: LoadSnapshot, fleet: Fleet, memory: Memory) -> Memory:
+    """The memory with what this load shows: what comes, and a queue that stands there."""
     since_s = memory.queued_since_s if _since_s(memory.queued_since_s, load.now_s) is not None else load.now_s
     return replace(
         memory,
-        running_replicas=load.running_replicas,
-        grown_s=grown_s,
+        flow=memory.flow.seen(load.now_s, load.running_replicas, fleet.waiting, fleet.started_rps),
         # An average of less is what is left of a queue that is gone.
         queued_since_s=since_s if (number(load.queued_requests) or 0.0) >= 0.5 else None,
     )
@@ -168,41 +168,53 @@ def _from_zero(load: LoadSnapshot, parameters: ScaleParameters, memory: Memory) 
 def _pressure(
     load: LoadSnapshot, parameters: ScaleParameters, fleet: Fleet, memory: Memory
 ) -> tuple[int, Reason] | None:
-    """Why more are wanted and how many, by the strongest trigger; ``None`` when none holds.
+    """How many are wanted by the strongest trigger, and which that is; ``None`` when none holds, 0 when it only waits.
 
     Counted from the replicas that run, not from those that are wanted: they are looked at ten times a second, and what
     was ordered a moment ago must not be multiplied.
     """
     running = fleet.running
     most = max(running + 1, math.ceil(running * parameters.step_up_ratio))
-    found: list[tuple[int, Reason]] = []
+    wishes = (*_for_waits(load, parameters, fleet, memory), *_for_room(parameters, fleet))
+    found = [(min(most, max(running + 1, math.ceil(n))) if n else 0, reason) for n, reason in wishes]
+    return max(found, key=lambda one: one[0], default=None)
 
-    def step(ratio: float, reason: Reason) -> None:
-        found.append((min(most, max(running + 1, math.ceil(running * ratio))), reason))
 
-    above_ms = parameters.queue_above_ms
-    if above_ms is not None:
-        grown_s = _since_s(memory.grown_s, load.now_s)
-        if fleet.wait_ms is not None and fleet.wait_ms > above_ms:
-            if fleet.free and grown_s is not None and grown_s < SETTLE_S:
-                found.append((0, "settling"))
-            else:
-                step(1.0 + fleet.wait_ms / DRAIN_MS, "queue_wait")
-        stood_s = _since_s(memory.queued_since_s, load.now_s)
-        if stood_s is not None and stood_s * 1000.0 > above_ms and not fleet.free:
-            step(1.0 + stood_s * 1000.0 / DRAIN_MS, "handle_queue")
-    if parameters.kv_above_ratio is not None and (fleet.kv_ratio or 0.0) > parameters.kv_above_ratio:
-        step((fleet.kv_ratio or 0.0) / parameters.kv_above_ratio, "kv_cache")
-    offered_rps = (fleet.started_rps or 0.0) + fleet.spilled_rps
+def _for_waits(
+    load: LoadSnapshot, parameters: ScaleParameters, fleet: Fleet, memory: Memory
+) -> Iterator[tuple[float, Reason]]:
+    stood_s = _since_s(memory.queued_since_s, load.now_s)
+    # Without somebody who measures, a queue is as old as it was seen; where a replica is free its callers have left.
+    stood_ms = None if stood_s is None or fleet.free else stood_s * 1000.0
+    waits: tuple[tuple[float | None, Reason], ...] = ((fleet.wait_ms, "queue_wait"), (stood_ms, "handle_queue"))
+    for wait_ms, reason in waits:
+        if parameters.queue_above_ms is None or wait_ms is None or wait_ms <= parameters.queue_above_ms:
+            continue
+        need = memory.flow.needed(fleet.waiting, fleet.started_rps)
+        if fleet.free:
+            yield 0, "uneven"
+        elif need is None and not memory.flow.grown_lately(load.now_s):
+            yield fleet.running * (1.0 + wait_ms / DOUBLE_MS), reason
+        elif need is not None and need > fleet.running:
+            yield need, reason
+        else:
+            yield 0, "draining"
+
+
+def _for_room(parameters: ScaleParameters, fleet: Fleet) -> Iterator[tuple[float, Reason]]:
+    running, slots = fleet.running, parameters.slots_per_replica
+    kv_ratio = fleet.kv_ratio or 0.0
+    if parameters.kv_above_ratio is not None and kv_ratio > parameters.kv_above_ratio:
+        yield running * kv_ratio / parameters.kv_above_ratio, "kv_cache"
+    started_rps = fleet.started_rps or 0.0
+    offered_rps = started_rps + fleet.spilled_rps
     if fleet.spilled_rps > SPILLED_SHARE * offered_rps:
-        step(offered_rps / fleet.started_rps if fleet.started_rps else parameters.step_up_ratio, "spilled")
+        yield running * (offered_rps / started_rps if started_rps > 0 else parameters.step_up_ratio), "spilled"
     if parameters.headroom_ratio > 0 and fleet.ongoing is not None:
         # What waits is no load of its own: it is served by the same slots later.
-        taken = min(fleet.ongoing, running * parameters.slots_per_replica)
-        need = _carrying(taken, parameters.headroom_ratio, parameters.slots_per_replica)
+        need = _carrying(min(fleet.ongoing, running * slots), parameters.headroom_ratio, slots)
         if need > running:
-            found.append((min(most, need), "headroom"))
-    return max(found, key=lambda one: one[0], default=None)
+            yield need, "headroom"
 
 
 def _carrying(ongoing: float, free_ratio: float, slots: int) -> int:
@@ -211,25 +223,33 @@ def _carrying(ongoing: float, free_ratio: float, slots: int) -> int:
     return math.ceil(ongoing * (1.0 + free_ratio) / slots - 1e-9)
 
 
-def _calm(target: int, parameters: ScaleParameters, fleet: Fleet, memory: Memory) -> ScaleDecision:
+def _calm(load: LoadSnapshot, parameters: ScaleParameters, fleet: Fleet, memory: Memory) -> ScaleDecision:
     """No trigger asks for more: fewer where all is quiet, else as many as there are."""
-    need = _needed(parameters, fleet)
+    need, target = _needed(parameters, fleet), max(0, load.target_replicas)
+    loud = replace(memory, quiet_target=None)
     if need is None or not fleet.complete:
-        return _decision(target, "no_data", parameters, replace(memory, quiet_target=None))
+        return _decision(target, "no_data", parameters, loud)
+    quiet_s = _since_s(memory.quiet_since_s, load.now_s) if memory.quiet_target == target else None
+    peak = max(need, memory.quiet_peak) if quiet_s is not None and quiet_s > FORGET_S else need
+    # From one replica the next step is none; from more it is at least one, which is Serve's own floor too.
+    least = max(1, math.ceil(target * parameters.step_down_ratio)) if target > 1 else 0
+    wanted = max(peak, least, parameters.min_replicas)
+    if wanted >= target or not _is_quiet(parameters, fleet, memory):
+        return _decision(target, "steady", parameters, loud)
+    since_s = load.now_s if quiet_s is None else memory.quiet_since_s
+    memory = replace(memory, quiet_since_s=since_s, quiet_target=target, quiet_peak=peak)
+    return _decision(wanted, "quiet", parameters, memory)
+
+
+def _is_quiet(parameters: ScaleParameters, fleet: Fleet, memory: Memory) -> bool:
     below_ms, below_ratio = parameters.queue_below_ms, parameters.kv_below_ratio
-    quiet = (
+    return (
         (below_ms is not None or below_ratio is not None)
         and (below_ms is None or (fleet.wait_ms or 0.0) < below_ms)
         and (below_ratio is None or (fleet.kv_ratio or 0.0) < below_ratio)
         and fleet.spilled_rps == 0
         and memory.queued_since_s is None
     )
-    peak = max(need, memory.quiet_peak) if memory.quiet_target == target else need
-    # From one replica the next step is none; from more it is at least one, which is Serve's own floor too.
-    peak = max(peak, math.ceil(target * parameters.step_down_ratio)) if target > 1 else peak
-    if not quiet or max(peak, parameters.min_replicas) >= target:
-        return _decision(target, "steady", parameters, replace(memory, quiet_target=None))
-    return _decision(peak, "quiet", parameters, replace(memory, quiet_target=target, quiet_peak=peak))
 
 
 def _needed(parameters: ScaleParameters, fleet: Fleet) -> int | None:
@@ -241,5 +261,9 @@ def _needed(parameters: ScaleParameters, fleet: Fleet) -> int | None:
     cache = 0
     if parameters.kv_above_ratio is not None and fleet.kv_ratio is not None:
         cache = math.ceil(fleet.running * fleet.kv_ratio * (1.0 + free_ratio) / parameters.kv_above_ratio - 1e-9)
-    # Short requests are in no average, but each of them leaves a start.
-    return max(slots, cache, int(bool(fleet.started_rps)))
+    need = max(slots, cache)
+    if need <= 1 and fleet.calls is not None:
+        # Whether anybody is there at all: a short call is in no average but leaves a start, and who asks for health is
+        # in the average but no user.
+        return int(fleet.calls > 0 or bool(fleet.started_rps))
+    return need

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from autoscale.load import STALE_S
-from autoscale.queue_latency import SETTLE_S, Memory, ReplicaLoad, decide
+from autoscale.queue_latency import Memory, ReplicaLoad, decide
 from tests.unit.autoscale.loads import PARAMETERS, QUIET, load, parameters, replica
 
 BUSY = replica(ongoing_requests=16.0, started_rps=2.0)
@@ -88,20 +89,16 @@ def test_a_queue_before_full_replicas_is_seen_although_nobody_measures_it() -> N
 
 
 def test_a_queue_whose_callers_left_adds_nothing() -> None:
-    memory = Memory(running_replicas=1, queued_since_s=990.0)
+    memory = Memory(queued_since_s=990.0)
     assert said(load(QUIET, ongoing_requests=60.0, queued_requests=60.0), PARAMETERS, memory) == (1, "steady")
     assert decide(load(QUIET, queued_requests=0.4), PARAMETERS, memory).memory.queued_since_s is None
 
 
-def test_waits_of_before_do_not_add_a_second_replica_while_the_new_one_is_free() -> None:
+def test_waits_add_nothing_while_a_replica_is_free() -> None:
     old = replica(ongoing_requests=60.0, oldest_wait_ms=4000.0, queue_wait_p95_ms=4000.0)
-    grown = load(old, QUIET, ongoing_requests=60.0)
-    seen = decide(grown, PARAMETERS, Memory(running_replicas=1))
-    assert (seen.replicas, seen.reason) == (2, "settling")
-    full = load(old, replica(ongoing_requests=16.0, oldest_wait_ms=10.0), ongoing_requests=76.0, now_s=1001.0)
-    assert said(full, PARAMETERS, seen.memory) == (3, "queue_wait")
-    late = load(old, QUIET, ongoing_requests=60.0, now_s=1000.0 + SETTLE_S)
-    assert said(late, PARAMETERS, seen.memory) == (3, "queue_wait")
+    assert said(load(old, QUIET, ongoing_requests=60.0), PARAMETERS) == (2, "uneven")
+    for busy in ({"ongoing_requests": 16.0}, {"oldest_wait_ms": 10.0}, {"ongoing_requests": None}):
+        assert said(load(old, replica(**busy), ongoing_requests=76.0), PARAMETERS) == (3, "queue_wait")
 
 
 @pytest.mark.parametrize(("spilled", "started", "wanted"), [(0.1, 2.0, 1), (0.5, 2.0, 2), (9.0, 2.0, 2), (1.0, 0.0, 2)])
@@ -122,11 +119,17 @@ def test_headroom_is_kept_free_before_anybody_waits(ongoing: float, wanted: int)
 
 
 @pytest.mark.parametrize(
-    ("ongoing", "wanted"), [(0.0, 4), (51.2, 4), (52.0, 5), (64.0, 5), (76.8, 6), (89.6, 7), (89.7, 8)]
+    ("ongoing", "wanted"), [(0.0, 1), (12.8, 1), (51.2, 4), (52.0, 5), (64.0, 5), (76.8, 6), (89.6, 7), (89.7, 8)]
 )
 def test_down_to_what_carries_the_load_with_some_to_spare(ongoing: float, wanted: int) -> None:
     eight = [replica(ongoing_requests=ongoing / 8, started_rps=1.0)] * 8
     assert decide(load(*eight, ongoing_requests=ongoing), PARAMETERS).replicas == wanted
+
+
+@pytest.mark.parametrize(("step_down", "wanted"), [(0.0, 1), (0.5, 4), (0.51, 5), (0.9, 8)])
+def test_a_step_down_leaves_as_many_as_it_has_to(step_down: float, wanted: int) -> None:
+    eight = [replica(started_rps=1.0)] * 8
+    assert decide(load(*eight), parameters(step_down_ratio=step_down)).replicas == wanted
 
 
 @pytest.mark.parametrize(
@@ -145,11 +148,20 @@ def test_what_is_not_quiet_keeps_all(changes: dict[str, float]) -> None:
 
 def test_the_quiet_period_ends_with_what_its_busiest_moment_needed() -> None:
     memory = None
-    for tick, ongoing in enumerate((0.0, 35.0, 0.0)):
+    for second, ongoing in ((0, 0.0), (20, 35.0), (40, 0.0), (1000, 0.0)):
         four = [replica(ongoing_requests=ongoing / 4, started_rps=1.0)] * 4
-        decision = decide(load(*four, ongoing_requests=ongoing, now_s=1000.0 + tick), PARAMETERS, memory)
+        decision = decide(load(*four, ongoing_requests=ongoing, now_s=1000.0 + second), PARAMETERS, memory)
         memory = decision.memory
     assert (decision.replicas, decision.reason) == (3, "quiet")
+
+
+def test_what_the_average_still_tells_when_it_becomes_quiet_is_no_moment_of_it() -> None:
+    memory = None
+    for second, ongoing in ((0, 35.0), (5, 20.0), (10, 0.0), (11, 0.0)):
+        four = [replica(ongoing_requests=0.0, started_rps=1.0)] * 4
+        decision = decide(load(*four, ongoing_requests=ongoing, now_s=1000.0 + second), PARAMETERS, memory)
+        memory = decision.memory
+    assert (decision.replicas, decision.reason) == (1, "quiet")
 
 
 def test_a_peak_of_before_the_quiet_period_does_not_count() -> None:
@@ -158,7 +170,7 @@ def test_a_peak_of_before_the_quiet_period_does_not_count() -> None:
     assert memory.quiet_peak == 3
     loud = [replica(started_rps=1.0, queue_wait_p95_ms=100.0)] * 4
     memory = decide(load(*loud, ongoing_requests=35.0), PARAMETERS, memory).memory
-    assert decide(load(*four, ongoing_requests=1.0), PARAMETERS, memory).replicas == 2
+    assert decide(load(*four, ongoing_requests=1.0), PARAMETERS, memory).replicas == 1
 
 
 def test_the_last_replica_goes_only_where_none_are_allowed_and_nothing_was_asked() -> None:
@@ -166,7 +178,14 @@ def test_the_last_replica_goes_only_where_none_are_allowed_and_nothing_was_asked
     assert said(load(QUIET), none) == (0, "quiet")
     assert said(load(QUIET), PARAMETERS) == (1, "steady")
     assert said(load(replica(started_rps=0.1)), none) == (1, "steady")
-    assert said(load(QUIET, ongoing_requests=0.05), none) == (1, "steady")
+    assert said(load(replica(ongoing_requests=1.0)), none) == (1, "steady")
+    assert said(load(QUIET, queued_requests=1.0), none) == (1, "steady")
+
+
+def test_who_only_asks_for_health_keeps_no_replica_awake() -> None:
+    none = parameters(min_replicas=0)
+    assert said(load(QUIET, ongoing_requests=0.3), none) == (0, "quiet")
+    assert said(load(replica(ongoing_requests=None), ongoing_requests=0.3), none) == (1, "steady")
 
 
 @pytest.mark.parametrize(
@@ -211,8 +230,8 @@ BAD: list[ReplicaLoad] = [
 @pytest.mark.parametrize("bad", BAD)
 def test_a_replica_without_sane_fresh_data_stops_the_way_down_and_nothing_else(bad: ReplicaLoad) -> None:
     assert said(load(QUIET, bad), PARAMETERS) == (2, "no_data")
-    waiting = replica(ongoing_requests=16.0, oldest_wait_ms=900.0)
-    assert said(load(waiting, bad, ongoing_requests=32.0), PARAMETERS) == (3, "queue_wait")
+    waiting, full = replica(ongoing_requests=16.0, oldest_wait_ms=900.0), replace(bad, ongoing_requests=16.0)
+    assert said(load(waiting, full, ongoing_requests=32.0), PARAMETERS) == (3, "queue_wait")
 
 
 def test_a_replica_that_tells_nothing_at_all_is_missed() -> None:
@@ -225,7 +244,7 @@ def test_without_the_sum_of_requests_nobody_goes(ongoing: float | None) -> None:
 
 
 def test_a_clock_set_back_forgets_what_is_still_to_come() -> None:
-    memory = Memory(running_replicas=1, grown_s=5000.0, queued_since_s=5000.0)
+    memory = Memory(queued_since_s=5000.0)
     waiting = load(BUSY, ongoing_requests=40.0, queued_requests=8.0)
     decision = decide(waiting, PARAMETERS, memory)
     assert (decision.replicas, decision.memory.queued_since_s) == (1, 1000.0)
