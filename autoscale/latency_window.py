@@ -21,7 +21,7 @@ MOST_SAMPLES: Final = 4096
 class Reading:
     """The window at one moment. ``newest_s`` is how old its newest queue wait is; ``None`` is "no data".
 
-    ``oldest_wait_ms`` is known even without samples: 0 when nobody waits.
+    ``oldest_wait_ms`` and ``started_rps`` are known even without samples: 0 when nobody waits, or was scheduled.
     """
 
     queue_wait_p50_ms: float | None
@@ -30,6 +30,7 @@ class Reading:
     first_token_p95_ms: float | None
     error_ratio: float | None
     newest_s: float | None
+    started_rps: float = 0.0
 
 
 @dataclass(slots=True)
@@ -47,6 +48,11 @@ class _Samples:
         while self.values and not 0.0 <= now_s - self.values[0][0] <= WINDOW_S:
             self.values.popleft()
         return [value for _, value in self.values]
+
+    def rate(self, now_s: float) -> float:
+        """Samples a second; under a flood over the time that is left of the window."""
+        full = len(self.values) == MOST_SAMPLES and now_s > self.values[0][0]
+        return len(self.values) / (now_s - self.values[0][0] if full else WINDOW_S)
 
 
 def percentile(values: Iterable[float], share: float) -> float | None:
@@ -84,4 +90,5 @@ class LatencyWindow:
             first_token_p95_ms=percentile(self._first_tokens.lately(now_s), 0.95),
             error_ratio=sum(failures) / len(failures) if failures else None,
             newest_s=now_s - self._waits.values[-1][0] if waits else None,
+            started_rps=self._waits.rate(now_s),
         )

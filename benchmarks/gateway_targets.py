@@ -23,8 +23,9 @@ import yaml
 from benchmarks.processes import BenchmarkError, Child, free_port, start
 from cluster_configs.load import load_paths, local_paths
 from serve_app.edge import ray_cluster
+from serve_app.edge.agent_app import RESOURCES_VARIABLE
 from serve_app.edge.model_files import as_model_path, local_model
-from serve_app.edge.serve_config import RESOURCES_VARIABLE, render
+from serve_app.edge.serve_config import render
 
 #: The name every target is asked for: in Grix it runs the rules, elsewhere it is just the model's name.
 MODEL_NAME: Final = "auto"

@@ -21,6 +21,7 @@ _ENGINE_KEYS = (
     ("engine", "engine"),
     ("gpu", "gpu"),
     ("scale_triggers", "scaleTriggers"),
+    ("scaling", "scaling"),
 )
 
 
@@ -29,6 +30,7 @@ def of(policy: AgentPolicy) -> Iterator[Problem]:
     spec = policy.spec
     if spec.engine_of is None:
         yield from _engine(spec)
+        yield from _sharing(spec)
         yield from _triggers(spec)
     else:
         yield from _alias(policy)
@@ -112,6 +114,46 @@ def _engine(spec: AgentSpec) -> Iterator[Problem]:
             f"{spec.max_tokens_default} leaves no room for a prompt in maxModelLen {engine.max_model_len}; "
             "allowed: less than maxModelLen",
             (under("maxTokensDefault"), under("engine", "maxModelLen")),
+        )
+
+
+def _sharing(spec: AgentSpec) -> Iterator[Problem]:
+    """A GPU is shared only by a policy that says so, and only as far as its engines leave each other room."""
+    engine, gpu = spec.engine, spec.gpu
+    if gpu is None:
+        return
+    share, fraction = under("gpu", "share"), under("gpu", "fraction")
+    if gpu.share != (gpu.fraction < 1):
+        yield Problem(
+            share if gpu.share else fraction,
+            "the whole GPU is not shared; write fraction: SHARE, such as 0.5, or share: false"
+            if gpu.share
+            else f"{gpu.fraction:g} of a GPU leaves the rest to other engines, and a replica has its GPU alone unless "
+            "the policy says share: true; allowed: 1, migSlice: PROFILE, or share: true",
+            (share, fraction),
+        )
+    if not gpu.share or gpu.fraction == 1:
+        return
+    if gpu.mig_slice is not None:
+        yield Problem(
+            fraction,
+            f"{gpu.fraction:g} of MIG slice {gpu.mig_slice} cannot be had, a slice is one replica's alone; "
+            "allowed: migSlice or fraction",
+            (fraction, under("gpu", "migSlice")),
+        )
+    if engine.tensor_parallel_size > 1:
+        yield Problem(
+            fraction,
+            f"{gpu.fraction:g} of each of {engine.tensor_parallel_size} GPUs cannot be had; allowed: a fraction with "
+            "tensorParallelSize 1",
+            (fraction, under("engine", "tensorParallelSize")),
+        )
+    if engine.kv_cache_memory_bytes is None and engine.gpu_memory_utilization > gpu.fraction:
+        yield Problem(
+            under("engine", "gpuMemoryUtilization"),
+            f"{engine.gpu_memory_utilization:g} is more than fraction {gpu.fraction:g}, so the engines that share the "
+            "GPU would not all find their memory; allowed: at most fraction, or kvCacheMemory",
+            (under("engine", "gpuMemoryUtilization"), fraction),
         )
 
 

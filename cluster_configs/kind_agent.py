@@ -30,7 +30,7 @@ from cluster_configs.fields import (
     Version,
     Word,
 )
-from cluster_configs.scale_trigger import ScaleTrigger, default_triggers
+from cluster_configs.scale_trigger import ScaleTrigger, Scaling, default_triggers
 
 Duty = Literal["chat", "worker", "coder", "embedding", "rerank", "edge"]
 Dtype = Literal["auto", "bfloat16", "float16", "float32"]
@@ -88,10 +88,15 @@ class Engine(Block):
 
 
 class Gpu(Block):
-    """What one GPU must have. An agent without this block runs on CPU."""
+    """What one GPU must have. An agent without this block runs on CPU.
+
+    A replica has its GPUs, or its MIG slice, alone. With ``share`` it takes ``fraction`` of one, and nothing but the
+    engines' own ``gpuMemoryUtilization`` keeps them apart.
+    """
 
     vram_required_bytes: Bytes = Field(alias="vramRequired")
     share: bool = False
+    fraction: Ratio = 1.0
     mig_slice: Annotated[str, AfterValidator(_mig_slice)] | None = None
 
 
@@ -137,6 +142,7 @@ class AgentSpec(Block):
     timeouts: Timeouts = Field(default_factory=Timeouts)
     max_tokens_default: Count = 1024
     scale_triggers: Items[ScaleTrigger] = Field(default_factory=_triggers)
+    scaling: Scaling = Field(default_factory=Scaling)
 
     @property
     def eager(self) -> bool:
@@ -153,6 +159,7 @@ class AgentSpec(Block):
         out: dict[str, Any] = handler(self)
         if self.engine_of is not None:
             out.pop("engine", None)
+            out.pop("scaling", None)
         return out
 
 

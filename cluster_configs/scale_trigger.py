@@ -1,7 +1,8 @@
-"""ScaleTrigger: one condition that asks for more or fewer replicas."""
+"""When an agent gets more or fewer replicas, and how many at once: triggers and steps."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import BeforeValidator, Field
@@ -12,9 +13,16 @@ from cluster_configs.fields import Block, Seconds
 Metric = Literal["queue_ms", "kv_cache_used"]
 Threshold = Annotated[float, Field(gt=0, le=3_600_000)]
 
-#: A quiet period shorter than the window over which load is averaged would act twice on the same data.
-LOAD_WINDOW_S: Final = 30.0
+#: Load is averaged over so long. A quiet period that is shorter would act twice on the same data.
+LOAD_WINDOW_S: Final = 10.0
 QUIET_S: Final = 1800.0
+
+_SETTING: Final = {
+    ("queue_ms", "above"): "queue_above_ms",
+    ("queue_ms", "below"): "queue_below_ms",
+    ("kv_cache_used", "above"): "kv_above_ratio",
+    ("kv_cache_used", "below"): "kv_below_ratio",
+}
 
 #: Names people give to the driver's view of GPU memory.
 _DRIVER_MEMORY: Final = ("gpu_memory", "vram", "driver_memory", "memory_used", "gpumemory", "gpu_mem")
@@ -57,3 +65,40 @@ def default_triggers(max_queue_ms: int) -> tuple[ScaleTrigger, ...]:
         {"metric": "queue_ms", "below": max_queue_ms / 5, "action": "scale_down"},
     )
     return tuple(ScaleTrigger.model_validate(one) for one in written)
+
+
+class Scaling(Block):
+    """How far one step goes, and what is kept free.
+
+    ``headroom`` is a share of what is taken: 0.5 suits replicas that start slowly, 0 leaves it to the triggers.
+    ``step_up`` is how many times the running replicas there may be after one step; ``step_down`` is the share of them
+    that one step leaves at least, 0 for whatever the load needs.
+    """
+
+    headroom: Annotated[float, Field(ge=0, le=10)] = 0.0
+    step_up: Annotated[float, Field(gt=1, le=100)] = 2.0
+    step_down: Annotated[float, Field(ge=0, lt=1)] = 0.0
+
+
+def quiet_s(triggers: Iterable[ScaleTrigger]) -> float:
+    """How long it has to be quiet before replicas go: the longest cooldown, as each ``scale_down`` has to agree."""
+    return max((t.cooldown_s for t in triggers if t.cooldown_s is not None), default=QUIET_S)
+
+
+def settings(triggers: Iterable[ScaleTrigger], scaling: Scaling, slots: int) -> dict[str, float]:
+    """Names and values of ``autoscale.queue_latency.ScaleParameters``; a trigger that is not there has no entry.
+
+    The lowest threshold counts: any ``scale_up`` is enough, and every ``scale_down`` has to agree.
+    """
+    out = {
+        "slots_per_replica": float(slots),
+        "headroom_ratio": scaling.headroom,
+        "step_up_ratio": scaling.step_up,
+        "step_down_ratio": scaling.step_down,
+    }
+    for trigger in triggers:
+        for side, value in (("above", trigger.above), ("below", trigger.below)):
+            if value is not None:
+                name = _SETTING[trigger.metric, side]
+                out[name] = min(value, out.get(name, value))
+    return out

@@ -19,7 +19,7 @@ from cluster_configs.kind_route_table import (
 )
 from cluster_configs.kind_template import PromptTemplate, TemplateMetadata, TemplateSpec
 from cluster_configs.kind_tenant import Limits, Tenant, TenantKey, TenantSpec
-from cluster_configs.scale_trigger import LOAD_WINDOW_S, ScaleTrigger
+from cluster_configs.scale_trigger import LOAD_WINDOW_S, ScaleTrigger, Scaling
 
 #: Every kind that may be written, by its name.
 KINDS: Final[Mapping[str, type[Document]]] = {
@@ -56,6 +56,7 @@ __all__ = [
     "RouteTarget",
     "Rule",
     "ScaleTrigger",
+    "Scaling",
     "Scoring",
     "Storage",
     "TemplateMetadata",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from autoscale.latency_window import LatencyWindow
+from autoscale.latency_window import LatencyWindow, Reading
 from serve_app.core.snapshots import Load
 from serve_app.outcomes import STATUS
 from serve_app.ports import Packet, Tail
@@ -41,7 +41,8 @@ class EngineLoad:
 
     def __init__(self) -> None:
         self._window = LatencyWindow()
-        #: Calls without a first token, by identity.
+        #: Calls that are not over, and those of them without a first token, by identity.
+        self._calls: set[int] = set()
         self._early: dict[int, Call] = {}
         self._waiting: int | None = None
         self._running: int | None = None
@@ -73,6 +74,7 @@ class EngineLoad:
                 call.give_up()
 
     def entered(self, call: Call) -> None:
+        self._calls.add(id(call))
         self._early[id(call)] = call
 
     def heard(self, call: Call, packet: Packet, now_s: float) -> None:
@@ -88,18 +90,37 @@ class EngineLoad:
 
     def left(self, call: Call) -> None:
         """The call is over, however it ended."""
+        self._calls.discard(id(call))
         self._early.pop(id(call), None)
 
     def read(self, now_s: float, *, idle: bool) -> Load:
         """The load now. ``idle``: the engine holds nothing, so that its last step tells no longer how it is."""
-        waiting_since_s = [c.entered_s for c in self._early.values() if c.scheduled_s is None and not c.begun]
-        reading = self._window.read(now_s, waiting_since_s)
+        reading = self._reading(now_s)
         return Load(
             queue_wait_p95_ms=reading.queue_wait_p95_ms,
             oldest_wait_ms=reading.oldest_wait_ms,
             waiting=0 if idle else self._waiting,
             running=0 if idle else self._running,
-            kv_cache_used_ratio=self._kv_cache_used_ratio,
+            kv_cache_used_ratio=0.0 if idle else self._kv_cache_used_ratio,
             first_token_p95_ms=reading.first_token_p95_ms,
             error_ratio=reading.error_ratio,
         )
+
+    def for_scaling(self, now_s: float) -> dict[str, float]:
+        """What Serve's autoscaler is told: names of ``ReplicaLoad``, and nothing of what is not known.
+
+        Only calls count: an engine that is asked for its health has no work of users.
+        """
+        reading = self._reading(now_s)
+        told = {
+            "queue_wait_p95_ms": reading.queue_wait_p95_ms,
+            "oldest_wait_ms": reading.oldest_wait_ms,
+            "kv_cache_used_ratio": self._kv_cache_used_ratio if self._calls else 0.0,
+            "ongoing_requests": float(len(self._calls)),
+            "started_rps": reading.started_rps,
+        }
+        return {name: value for name, value in told.items() if value is not None}
+
+    def _reading(self, now_s: float) -> Reading:
+        waiting_since_s = [c.entered_s for c in self._early.values() if c.scheduled_s is None and not c.begun]
+        return self._window.read(now_s, waiting_since_s)

@@ -15,6 +15,7 @@ from typing import Any, Final
 import ray
 from ray import serve
 
+from autoscale.ray_policy import SETTING
 from deployments.engine_watch import EngineWatch
 from deployments.guard import Guard, step_back
 from deployments.region_handle import RegionAway, RegionHandle
@@ -22,8 +23,8 @@ from deployments.vllm_adapter import Vllm
 from serve_app.core.health import FRESH_S
 from serve_app.core.reports import FRESH_S as REPORT_FRESH_S
 from serve_app.core.reports import ReplicaReport
+from serve_app.edge.agent_app import RESOURCES_VARIABLE, THREADS_VARIABLE
 from serve_app.edge.model_files import local_model
-from serve_app.edge.serve_config import RESOURCES_VARIABLE, THREADS_VARIABLE
 from serve_app.ports import Accepted, AgentCall, Packet
 
 log = logging.getLogger("ray.serve")
@@ -55,6 +56,7 @@ class QwenAgent:
         self._watch = EngineWatch(args["agent"], self._vllm.llm, guard)
         self._watching = asyncio.create_task(self._watch.run())
         self._offered_spilled_rps: float | None = None
+        self._scaling: dict[str, float] = {}
         self._pushing = asyncio.create_task(self._push_on())
         log.info(
             "engine ready: agent=%s model=%s engine_digest=%s context=%d resources=%s labels=%s start_s=%.1f",
@@ -68,9 +70,10 @@ class QwenAgent:
         )
 
     def reconfigure(self, user_config: dict[str, Any]) -> None:
-        """Settings that change in place: ``log_level``, ``stall_after_s`` and ``fresh_s``."""
+        """Settings that change in place: ``log_level``, ``stall_after_s``, ``fresh_s`` and ``scaling``, numbers."""
         self._watch.stall_after_s = float(user_config.get("stall_after_s", 3.0))
         self._watch.fresh_s = float(user_config.get("fresh_s", FRESH_S))
+        self._scaling = {SETTING + name: float(value) for name, value in user_config.get("scaling", {}).items()}
         log.setLevel(user_config.get("log_level", "INFO"))
 
     async def call(self, call: AgentCall) -> AsyncIterator[Packet]:
@@ -96,9 +99,10 @@ class QwenAgent:
             raise RuntimeError(f"this replica reports no more: {self._pushing.exception()!r}")
 
     def record_autoscaling_stats(self) -> dict[str, float]:
-        """For Serve's autoscaler: requests a second that were wanted of this agent here, but served elsewhere."""
+        """For the scaling policy: this replica's load, what was wanted of its agent but served elsewhere, settings."""
         known = self._offered_spilled_rps
-        return {} if known is None else {"offered_spilled_rps": known}
+        spilled = {} if known is None else {"offered_spilled_rps": known}
+        return {**self._vllm.for_scaling(time.monotonic()), **spilled, **self._scaling}
 
     async def _push_on(self) -> None:
         """Tells the RegionAgent each second how this replica is, where there is one, and at once that it has to end.

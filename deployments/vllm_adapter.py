@@ -105,6 +105,10 @@ class Vllm:
         """What this engine's users wait, and what is in it now."""
         return self._load.read(now_s, idle=self.llm.unfinished == 0)
 
+    def for_scaling(self, now_s: float) -> dict[str, float]:
+        """The same for Serve's autoscaler."""
+        return self._load.for_scaling(now_s)
+
     @property
     def max_model_len(self) -> int:
         return int(self.llm.model_config.max_model_len)

@@ -127,6 +127,34 @@ TABLE: Final[tuple[Metric, ...]] = (
 
 BY_NAME: Final[dict[str, Metric]] = {m.name: m for m in TABLE}
 
+#: Of the scaling policy, which runs in Serve's controller.
+SCALING: Final[tuple[Metric, ...]] = (
+    Metric(
+        "grix_scale_wanted_replicas",
+        "gauge",
+        "Replicas that the scaling policy wants now, before Serve's delays.",
+        ("region", "agent"),
+    ),
+    Metric(
+        "grix_scale_reason",
+        "gauge",
+        "1 for the reason of the last scaling decision, 0 for earlier ones.",
+        ("region", "agent", "reason"),
+    ),
+    Metric(
+        "grix_scale_changes_total",
+        "counter",
+        "Times that another number of replicas was wanted than before, by reason.",
+        ("region", "agent", "reason"),
+    ),
+    Metric(
+        "grix_scale_quiet_s",
+        "gauge",
+        "How long fewer replicas have been wanted without a break; Serve acts when it reaches the cooldown.",
+        ("region", "agent"),
+    ),
+)
+
 #: Of the coordinator, which exports them itself.
 CONTROL: Final[tuple[Metric, ...]] = (
     Metric("grix_control_serving", "gauge", "1 while this coordinator holds the lease and serves, else 0."),

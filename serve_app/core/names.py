@@ -19,6 +19,12 @@ def app_name(agent: str, engine_digest: str) -> str:
     return f"{agent}--{engine_digest[:8]}"
 
 
+def agent_of(app: str) -> str:
+    """The agent that owns an engine's application; any other application is its own name."""
+    agent, dashes, _ = app.rpartition("--")
+    return agent if dashes else app
+
+
 def release_digest(engine_digest: str, templates: Mapping[str, str], routes: list[Mapping[str, Any]]) -> str:
     """Engine digest, digests of the templates by language, and the routes that name the agent, as one digest."""
     return digest_of({"engine": engine_digest, "templates": dict(templates), "routes": routes})

@@ -9,6 +9,8 @@ from typing import Final
 from serve_app.core.reports import Node
 
 GIB: Final = 1 << 30
+#: A node's label: the MIG profile of every GPU that Ray counts there.
+MIG_LABEL: Final = "grix.io/mig-slice"
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +27,8 @@ class Needs:
     memory_bytes: int = 0
     gpus: int = 0
     vram_per_gpu_bytes: int = 0
+    #: Profile of the MIG slices that count as GPUs; ``None``: whole ones.
+    mig_slice: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +56,12 @@ def _checks(needs: Needs, node: Node) -> tuple[_Check, ...]:
             _Check("engine.kvCacheMemory", needs.memory_bytes, node.memory_bytes, "Gi"),
         )
     size = "engine.tensorParallelSize" if needs.gpus > 1 else "gpu"
+    gpus = node.gpu_count
+    if needs.mig_slice != node.labels.get(MIG_LABEL):
+        # Whole GPUs are no slices, and slices no whole GPUs, however much memory they have.
+        size, gpus = f"gpu.migSlice {needs.mig_slice or 'none'}", 0
     return (
-        _Check(size, needs.gpus, node.gpu_count, ""),
+        _Check(size, needs.gpus, gpus, ""),
         _Check("gpu.vramRequired", needs.vram_per_gpu_bytes, node.vram_per_gpu_bytes, "Gi"),
     )
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from cluster_configs.faults import ConfigError
+from serve_app.edge.agent_app import START_LIMIT
 from serve_app.edge.desired_config import Apps, ConfigWriter, Desired, all_same, by_name, rendered_with, same, steps
 from serve_app.edge.model_files import ModelError
-from serve_app.edge.serve_config import START_LIMIT
 from serve_app.edge.serve_rest import BROKEN, AppStatus, ServeRestError
 
 log = logging.getLogger("ray.serve")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -103,9 +104,10 @@ def _needs(config: Config) -> list[Needs]:
         if gpu is None:
             out.append(Needs(name, regions, float(engine.cpu_threads), engine.kv_cache_memory_bytes or 0))
         else:
-            out.append(
-                Needs(name, regions, gpus=engine.tensor_parallel_size, vram_per_gpu_bytes=gpu.vram_required_bytes)
-            )
+            # What a share of a GPU must have, the GPU must have more of.
+            vram_bytes = math.ceil(gpu.vram_required_bytes / gpu.fraction)
+            ranks = engine.tensor_parallel_size
+            out.append(Needs(name, regions, gpus=ranks, vram_per_gpu_bytes=vram_bytes, mig_slice=gpu.mig_slice))
     return out
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 import aiohttp
@@ -24,10 +24,10 @@ def _build(metric: Metric) -> serve_metrics.Counter | serve_metrics.Gauge | serv
 
 
 class ServeMeter:
-    """All metrics of the table, made once in a Serve replica."""
+    """All metrics of a table, made once in a process of Serve."""
 
-    def __init__(self) -> None:
-        self._metrics = {m.name: _build(m) for m in TABLE}
+    def __init__(self, table: Iterable[Metric] = TABLE) -> None:
+        self._metrics = {m.name: _build(m) for m in table}
 
     def add(self, name: str, labels: Mapping[str, str], value: float) -> None:
         self._metrics[name].inc(value, tags=dict(labels))

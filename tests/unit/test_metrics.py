@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from serve_app.metrics import BY_NAME, MS_BUCKETS, TABLE, TOKEN_BUCKETS, Metric
+from serve_app.metrics import BY_NAME, MS_BUCKETS, SCALING, TABLE, TOKEN_BUCKETS, Metric
 
 
 def test_names_are_unique_and_found() -> None:
@@ -37,7 +37,11 @@ def test_names_are_unique_and_found() -> None:
     }
 
 
-@pytest.mark.parametrize("metric", TABLE, ids=lambda m: m.name)
+def test_the_scaling_policy_has_metrics_of_its_own() -> None:
+    assert not BY_NAME.keys() & {metric.name for metric in SCALING}
+
+
+@pytest.mark.parametrize("metric", (*TABLE, *SCALING), ids=lambda m: m.name)
 def test_a_metric_is_well_formed(metric: Metric) -> None:
     assert re.fullmatch(r"grix_[a-z_]+", metric.name)
     assert metric.help.endswith(".")

@@ -55,7 +55,21 @@ def test_what_is_no_number_is_no_sample(value: float) -> None:
 def test_a_negative_wait_between_two_clocks_is_none() -> None:
     window = LatencyWindow()
     window.waited(-3.0, 100.0)
-    assert window.read(100.0, [101.0]) == Reading(0.0, 0.0, 0.0, None, None, 0.0)
+    assert window.read(100.0, [101.0]) == Reading(0.0, 0.0, 0.0, None, None, 0.0, 0.1)
+
+
+def test_how_many_were_scheduled_lately() -> None:
+    window = LatencyWindow()
+    for at_s in (100.0, 101.0, 106.0):
+        window.waited(5.0, at_s)
+    assert [window.read(t).started_rps for t in (106.0, 110.5, 120.0)] == [0.3, 0.2, 0.0]
+
+
+def test_the_rate_of_a_flood_is_that_of_the_samples_that_are_kept() -> None:
+    window = LatencyWindow()
+    for n in range(2 * MOST_SAMPLES):
+        window.waited(1.0, 100.0 + n / 2048)
+    assert window.read(104.0).started_rps == pytest.approx(2048, rel=0.01)
 
 
 def test_a_clock_set_back_leaves_no_sample_for_ever() -> None:

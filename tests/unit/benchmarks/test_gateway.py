@@ -23,7 +23,7 @@ from benchmarks.gateway_targets import (
 )
 from benchmarks.processes import BenchmarkError, busy_ticks, cpu_of, in_session, parse_stat, read_stat, spent_s, start
 from cluster_configs.load import load_paths
-from serve_app.edge.serve_config import engine_resources
+from serve_app.edge.agent_app import engine_resources
 
 
 def test_direct_gets_what_grix_gives_its_engine(tmp_path: Path) -> None:

@@ -251,6 +251,31 @@ AGENTS = [
                                                           "such as 1g.10gb or 3g.40gb"),
     (_GPU, "  gpu: {vramRequired: 4Gi, migSlice: 1g.10gb}\n  engine: {tensorParallelSize: 2}\n",
      "10: spec.engine.tensorParallelSize: 2 ranks cannot talk across MIG slices; allowed: 1 with migSlice"),
+    (_GPU, "  gpu: {vramRequired: 4Gi, fraction: 0.5}\n",
+     "9: spec.gpu.fraction: 0.5 of a GPU leaves the rest to other engines, and a replica has its GPU alone unless the "
+     "policy says share: true; allowed: 1, migSlice: PROFILE, or share: true"),
+    (_GPU, "  gpu: {vramRequired: 4Gi, share: true}\n",
+     "9: spec.gpu.share: the whole GPU is not shared; write fraction: SHARE, such as 0.5, or share: false"),
+    (_GPU, "  gpu: {vramRequired: 4Gi, share: true, fraction: 0.5}\n",
+     "4: spec.engine.gpuMemoryUtilization: 0.9 is more than fraction 0.5, so the engines that share the GPU would not "
+     "all find their memory; allowed: at most fraction, or kvCacheMemory"),
+    (_GPU, "  gpu: {vramRequired: 4Gi, share: true, fraction: 0.5, migSlice: 1g.10gb}\n"
+           "  engine: {gpuMemoryUtilization: 0.5}\n",
+     "9: spec.gpu.fraction: 0.5 of MIG slice 1g.10gb cannot be had, a slice is one replica's alone; allowed: migSlice "
+     "or fraction"),
+    (_GPU, "  gpu: {vramRequired: 4Gi, share: true, fraction: 0.5}\n"
+           "  engine: {gpuMemoryUtilization: 0.5, tensorParallelSize: 2}\n",
+     "9: spec.gpu.fraction: 0.5 of each of 2 GPUs cannot be had; allowed: a fraction with tensorParallelSize 1"),
+    (_GPU, "  gpu: {vramRequired: 4Gi, fraction: 2}\n",
+     "9: spec.gpu.fraction: '2' is out of range; allowed: at most 1; a share, so 90 % is 0.9"),
+    (_GPU, _GPU + "  scaling: {stepUp: 1}\n", "10: spec.scaling.stepUp: '1' is out of range; allowed: more than 1"),
+    (_GPU, _GPU + "  scaling: {stepDown: 1}\n",
+     "10: spec.scaling.stepDown: '1' is out of range; allowed: less than 1"),
+    (_GPU, _GPU + "  scaling: {headroom: -0.5}\n",
+     "10: spec.scaling.headroom: '-0.5' is out of range; allowed: at least 0"),
+    (_GPU, _GPU + "  scaling: {headroom: .nan}\n", "10: spec.scaling.headroom: '.nan' is not a number; "
+                                                        "allowed: a number"),
+    (_GPU, _GPU + "  minReplicas: -1\n", "10: spec.minReplicas: '-1' is out of range; allowed: at least 0"),
     (_GPU, _GPU + "  engine: {kvCacheMemory: 40Gi}\n",
      "10: spec.engine.kvCacheMemory: 40Gi of KV cache leaves nothing of vramRequired 40Gi for weights; allowed: less "
      "than vramRequired"),
@@ -315,8 +340,8 @@ _DOWN = "{metric: queue_ms, below: 50, action: scale_down}"
 TRIGGERS = [
     ([_UP, _DOWN], []),
     ([_UP, "{metric: queue_ms, below: 50, action: scale_down, cooldown: 5s}"],
-     ["13: spec.scaleTriggers[1].cooldown: 5s is shorter than the 30s over which load is averaged, so one burst would "
-      "be acted on twice; allowed: 30s or longer"]),
+     ["13: spec.scaleTriggers[1].cooldown: 5s is shorter than the 10s over which load is averaged, so one burst would "
+      "be acted on twice; allowed: 10s or longer"]),
     ([_UP, "{metric: queue_ms, below: 50, action: scale_down, cooldown: 1800}"],
      ["13: spec.scaleTriggers[1].cooldown: '1800' has no unit: write 1800ms, 1800s or 1800m, whichever is meant"]),
     (["{metric: queue_ms, above: 250, action: scale_up, cooldown: 1m}", _DOWN],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from serve_app.core.names import app_name, digest_of, release_digest, short
+from serve_app.core.names import agent_of, app_name, digest_of, release_digest, short
 
 
 def test_a_digest_is_that_of_compact_sorted_json() -> None:
@@ -43,3 +43,9 @@ def test_a_release_changes_with_engine_template_and_route() -> None:
         release_digest("e1", {"en": "t1"}, []),
     ]
     assert len({base, *others}) == 6
+
+
+@pytest.mark.parametrize("agent", ["qwen-chat", "a", "a--b"])
+def test_an_application_tells_its_agent(agent: str) -> None:
+    assert agent_of(app_name(agent, "0123456789abcdef")) == agent
+    assert agent_of("grix-region") == "grix-region"

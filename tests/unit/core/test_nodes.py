@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from serve_app.core.nodes import GIB, Needs, unmet
+from serve_app.core.nodes import GIB, MIG_LABEL, Needs, unmet
 from serve_app.core.reports import Node
 
 CHAT = Needs("qwen-chat", ("cloud-a", "cloud-b"), gpus=2, vram_per_gpu_bytes=40 * GIB)
 TINY = Needs("tiny", ("edge-1",), cpus=2, memory_bytes=GIB)
 
 
-def node(name: str, region: str, gpus: int = 0, vram_gib: int = 0, *, ready: bool = True, cpus: float = 8) -> Node:
-    return Node(name, region, region, "", ready, cpus, 64 * GIB, None, None, gpus, vram_gib * GIB)
+def node(
+    name: str, region: str, gpus: int = 0, vram_gib: int = 0, *, ready: bool = True, cpus: float = 8, mig: str = ""
+) -> Node:
+    labels = {MIG_LABEL: mig} if mig else {}
+    return Node(name, region, region, "", ready, cpus, 64 * GIB, None, None, gpus, vram_gib * GIB, labels)
 
 
 def test_a_node_that_meets_everything_carries_it() -> None:
@@ -44,3 +47,17 @@ def test_without_a_gpu_block_threads_and_memory_of_any_node_do() -> None:
     assert unmet(TINY, [node("box", "edge-1", cpus=1)]) == (
         "tiny: engine.cpuThreads wants 2, it has 1; nearest is node edge-1/box of edge-1",
     )
+
+
+def test_a_slice_is_carried_by_a_node_of_such_slices_only() -> None:
+    sliced = Needs("doc", ("cloud-a",), gpus=1, vram_per_gpu_bytes=20 * GIB, mig_slice="3g.40gb")
+    assert unmet(sliced, [node("m", "cloud-a", 2, 40, mig="3g.40gb")]) == ()
+    for other in (node("m", "cloud-a", 7, 40, mig="1g.10gb"), node("m", "cloud-a", 8, 80)):
+        (said,) = unmet(sliced, [other])
+        assert said == "doc: gpu.migSlice 3g.40gb wants 1, it has 0; nearest is node cloud-a/m of cloud-a"
+
+
+def test_a_whole_gpu_is_no_slice() -> None:
+    whole = Needs("doc", ("cloud-a",), gpus=1, vram_per_gpu_bytes=20 * GIB)
+    (said,) = unmet(whole, [node("m", "cloud-a", 2, 40, mig="3g.40gb")])
+    assert said == "doc: gpu.migSlice none wants 1, it has 0; nearest is node cloud-a/m of cloud-a"

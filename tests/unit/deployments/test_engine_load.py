@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from types import SimpleNamespace
 
+from autoscale.load import ReplicaLoad
 from deployments.engine_load import EngineLoad
 from serve_app.core.snapshots import Load
 from serve_app.ports import Body, Failure, Head, Tail
@@ -42,7 +43,7 @@ def test_an_engine_without_work_has_nothing_whatever_its_last_step_said() -> Non
     load.stepped(step(waiting=2, running=3), 99.0)
     busy, idle = load.read(100.0, idle=False), load.read(100.0, idle=True)
     assert (busy.waiting, busy.running, busy.kv_cache_used_ratio) == (2, 3, 0.25)
-    assert (idle.waiting, idle.running, idle.kv_cache_used_ratio) == (0, 0, 0.25)
+    assert (idle.waiting, idle.running, idle.kv_cache_used_ratio) == (0, 0, 0.0)
 
 
 def test_waits_are_known_with_the_first_token() -> None:
@@ -72,7 +73,7 @@ def test_who_left_without_a_token_waits_no_longer_and_says_nothing() -> None:
     load, call = EngineLoad(), Call(90.0)
     load.entered(call)
     load.left(call)
-    assert load.read(100.0, idle=True) == Load(oldest_wait_ms=0.0, waiting=0, running=0)
+    assert load.read(100.0, idle=True) == Load(oldest_wait_ms=0.0, waiting=0, running=0, kv_cache_used_ratio=0.0)
 
 
 def queued(*calls: Call) -> EngineLoad:
@@ -147,3 +148,33 @@ def test_a_call_that_the_engine_does_not_have_yet_is_not_judged() -> None:
     load = queued(call)
     load.stepped(step(waiting=1), 200.0)
     assert call.given_up == 0
+
+
+def test_the_autoscaler_is_told_what_is_known_of_calls_and_nothing_else() -> None:
+    load, call, later = EngineLoad(), Call(95.0), Call(99.0)
+    nothing = {"oldest_wait_ms": 0.0, "kv_cache_used_ratio": 0.0, "ongoing_requests": 0.0, "started_rps": 0.0}
+    assert load.for_scaling(100.0) == nothing
+    load.entered(call)
+    assert load.for_scaling(100.0) == {"oldest_wait_ms": 5000.0, "ongoing_requests": 1.0, "started_rps": 0.0}
+    load.entered(later)
+    load.stepped(step(running=9), 99.5)
+    call.scheduled_s, call.first_token_s = 97.0, 98.0
+    load.heard(call, (Head(), Body(b"x")), 100.0)
+    assert load.for_scaling(100.0) == {
+        "queue_wait_p95_ms": 2000.0,
+        "oldest_wait_ms": 1000.0,
+        "kv_cache_used_ratio": 0.25,
+        "ongoing_requests": 2.0,
+        "started_rps": 0.1,
+    }
+    load.left(call)
+    load.left(later)
+    # The last step before the engine was asked for its health only.
+    assert load.for_scaling(120.0) == nothing
+
+
+def test_what_it_tells_are_names_of_the_policy() -> None:
+    load, call = EngineLoad(), Call(99.0, 99.5, 99.75)
+    load.entered(call)
+    load.heard(call, (Head(),), 100.0)
+    assert ReplicaLoad(age_s=0.0, **load.for_scaling(100.0)).oldest_wait_ms == 0.0

@@ -54,6 +54,13 @@ def test_needs_are_those_of_engines_and_not_of_who_borrows_one() -> None:
     owner["spec"] |= {"clusterSelector": {"cloud": ["cloud-a", "cloud-b"]}}
     found = wanted_of(config_of(some)).needs
     assert found == (Needs(name, ("cloud-a", "cloud-b"), gpus=2, vram_per_gpu_bytes=40 << 30),)
+    owner["spec"] |= {"gpu": {"vramRequired": "20Gi", "migSlice": "3g.40gb"}, "engine": {"maxModelLen": 4096}}
+    (sliced,) = wanted_of(config_of(some)).needs
+    assert (sliced.gpus, sliced.mig_slice) == (1, "3g.40gb")
+    owner["spec"] |= {"gpu": {"vramRequired": "20Gi", "share": True, "fraction": 0.25}}
+    owner["spec"] |= {"engine": {"maxModelLen": 4096, "gpuMemoryUtilization": 0.2}}
+    (shared,) = wanted_of(config_of(some)).needs
+    assert (shared.gpus, shared.vram_per_gpu_bytes) == (1, 80 << 30)
 
 
 def test_a_region_nobody_reaches_takes_no_spill_and_health_is_the_federation_s() -> None:

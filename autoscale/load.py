@@ -1,0 +1,109 @@
+"""What an agent's replicas tell of their load, one by one and all together. Pure."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+#: What a replica told longer ago is no data any more; it tells once a second.
+STALE_S: Final = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaLoad:
+    """What one running replica told last; ``None`` is "no data". One value that cannot be makes all of it no data.
+
+    ``age_s`` counts from local receipt. ``ongoing_requests`` are its users' calls, without those that ask for health.
+    ``started_rps`` are those that got their first token lately. ``offered_spilled_rps`` is of the whole agent, told by
+    each of its replicas.
+    """
+
+    age_s: float
+    queue_wait_p95_ms: float | None = None
+    oldest_wait_ms: float | None = None
+    kv_cache_used_ratio: float | None = None
+    ongoing_requests: float | None = None
+    started_rps: float | None = None
+    offered_spilled_rps: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadSnapshot:
+    """One agent's load at ``now_s`` (monotonic). Replicas without any metrics are not among ``replicas``.
+
+    ``ongoing_requests`` are all that are not answered, ``queued_requests`` those of them that no replica has taken,
+    both averaged over the last seconds.
+    """
+
+    now_s: float
+    running_replicas: int
+    target_replicas: int
+    ongoing_requests: float | None
+    queued_requests: float | None
+    replicas: tuple[ReplicaLoad, ...] = ()
+
+
+def number(value: float | None) -> float | None:
+    """The value where it is one that can be: finite and not negative."""
+    return value if value is not None and math.isfinite(value) and value >= 0 else None
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """All replicas together; ``None`` is "no data". ``complete``: each running one has told what it has to."""
+
+    running: int
+    complete: bool
+    #: The longest wait of users of the last seconds, or of one who waits still.
+    wait_ms: float | None
+    kv_ratio: float | None
+    started_rps: float | None
+    spilled_rps: float
+    #: As Serve counts it, calls that ask for health included.
+    ongoing: float | None
+    #: As replicas tell it; ``None`` where one does not.
+    calls: float | None
+    #: Of these, and of those that no replica has taken, the ones that have no slot.
+    waiting: float | None
+    #: Whether a replica has a slot that nobody waits for.
+    free: bool
+
+    @classmethod
+    def of(cls, load: LoadSnapshot, slots: int) -> Fleet:
+        fresh = [r for r in load.replicas if 0 <= r.age_s <= STALE_S and _makes_sense(r)]
+        kv = [r.kv_cache_used_ratio for r in fresh if r.kv_cache_used_ratio is not None]
+        started = [r.started_rps for r in fresh if r.started_rps is not None]
+        queued = number(load.queued_requests)
+        calls = [r.ongoing_requests for r in fresh if r.ongoing_requests is not None]
+        waits = [w for r in fresh for w in (r.queue_wait_p95_ms, r.oldest_wait_ms) if w is not None]
+        return cls(
+            running=load.running_replicas,
+            complete=sum(r.oldest_wait_ms is not None and r.started_rps is not None for r in fresh)
+            >= load.running_replicas,
+            wait_ms=max(waits, default=None),
+            kv_ratio=sum(kv) / len(kv) if kv else None,
+            started_rps=sum(started) if started else None,
+            spilled_rps=max((r.offered_spilled_rps or 0.0 for r in fresh), default=0.0),
+            ongoing=number(load.ongoing_requests),
+            calls=sum(calls) if len(calls) == len(fresh) else None,
+            waiting=None
+            if queued is None or len(calls) < load.running_replicas
+            else queued + sum(max(0.0, c - slots) for c in calls),
+            free=any(
+                r.ongoing_requests is not None and r.ongoing_requests < slots and r.oldest_wait_ms == 0 for r in fresh
+            ),
+        )
+
+
+def _makes_sense(one: ReplicaLoad) -> bool:
+    """A replica that tells one thing that cannot be is not believed in the others either."""
+    told = (
+        one.queue_wait_p95_ms,
+        one.oldest_wait_ms,
+        one.kv_cache_used_ratio,
+        one.ongoing_requests,
+        one.started_rps,
+        one.offered_spilled_rps,
+    )
+    return all(v is None or number(v) is not None for v in told) and (one.kv_cache_used_ratio or 0.0) <= 1.0

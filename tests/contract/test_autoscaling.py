@@ -1,0 +1,145 @@
+"""The scaling policy in a real Serve controller: loaded from YAML, fed by replicas, and without loss either way."""
+
+from __future__ import annotations
+
+import copy
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import yaml
+from pydantic import ValidationError
+from ray.serve.config import AutoscalingPolicy
+from ray.serve.schema import ServeDeploySchema
+
+from serve_app.edge.agent_app import POLICY
+from tests.scaled_region import COOLDOWN_S, NAME, ROOT, SLOTS, SPEC, WINDOW_S, Serving, config, running
+
+
+@pytest.fixture(scope="module")
+def serving() -> Iterator[Serving]:
+    with running() as made:
+        yield made
+
+
+@pytest.fixture(autouse=True)
+def calm(request: pytest.FixtureRequest) -> None:
+    """Each story on the cluster begins with one replica and no load."""
+    if "serving" in request.fixturenames:
+        made: Serving = request.getfixturevalue("serving")
+        made.put()
+        made.until(lambda: made.replicas() == {"RUNNING": 1}, 90.0)
+
+
+def in_a_clean_process(code: str) -> str:
+    """What it prints, in a process with nothing but the packages of the project on its path."""
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd="/",
+        env={"PATH": os.environ["PATH"], "PYTHONPATH": ROOT, "RAY_SERVE_LOG_TO_STDERR": "0"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_the_policy_loads_from_yaml_in_a_clean_process() -> None:
+    text = yaml.safe_dump(config(8000))
+    code = f"""
+import yaml
+from ray.serve.schema import ServeDeploySchema
+from ray.serve.config import AutoscalingConfig
+from ray.serve._private.autoscaling_state import _resolve_policy_callable
+config = ServeDeploySchema.model_validate(yaml.safe_load({text!r}))
+scaling = config.applications[1].deployments[0].autoscaling_config
+made = AutoscalingConfig(**scaling) if isinstance(scaling, dict) else scaling
+policy = _resolve_policy_callable(made.policy)
+print(type(policy).__name__, policy(object()))
+"""
+    assert in_a_clean_process(code) == "QueueLatencyPolicy (1, {})"
+
+
+def test_what_serve_pickles_loads_where_the_package_is_installed() -> None:
+    pickled = AutoscalingPolicy(policy_function=POLICY).get_serialized_policy_def()
+    code = f"from ray import cloudpickle; print(cloudpickle.loads({pickled!r})(region='x')(object()))"
+    assert in_a_clean_process(code) == "(1, {})"
+
+
+def test_arguments_that_are_no_data_are_refused_when_the_config_is_checked() -> None:
+    wrong = copy.deepcopy(config(8000))
+    policy = wrong["applications"][1]["deployments"][0]["autoscaling_config"]["policy"]
+    policy["policy_kwargs"] = {"region": object()}
+    with pytest.raises(ValidationError, match="not JSON-serializable"):
+        AutoscalingPolicy(**policy)
+    assert ServeDeploySchema.model_validate(config(8000)) is not None
+
+
+@pytest.mark.parametrize("bad", [{"scaling": {"stepUp": 0.5}}, {"scaling": {"target": 1}}, {"maxReplicas": 0}])
+def test_settings_that_cannot_be_do_not_reach_the_controller(bad: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError, match=r"less|greater|Extra inputs"):
+        config(8000, **bad)
+
+
+def test_a_second_replica_comes_at_once_and_goes_after_the_cooldown_and_nobody_notices(serving: Serving) -> None:
+    changes = ("grix_scale_changes_total", "qwen-chat", "queue_wait")
+    before = serving.metric(*changes) or 0.0
+    # Eight callers on four slots: half of them wait for a second.
+    with serving.asking(2 * SLOTS, 1.0) as statuses:
+        wanted_s = serving.until(lambda: serving.target() == 2, 20.0)
+        serving.until(lambda: serving.replicas().get("RUNNING") == 2, 30.0)
+        serving.until(lambda: serving.metric("grix_scale_wanted_replicas", "qwen-chat") == 2.0, 30.0)
+        serving.until(
+            lambda: (serving.metric("grix_scale_changes_total", "qwen-chat", "queue_wait") or 0.0) > before, 30.0
+        )
+    assert wanted_s < 6.0
+    with serving.asking(2, 1.5) as fewer:
+        gone_s = serving.until(lambda: serving.target() == 1, COOLDOWN_S + WINDOW_S + 20.0)
+        serving.until(lambda: serving.replicas() == {"RUNNING": 1}, 30.0)
+    assert gone_s >= COOLDOWN_S
+    assert set(statuses) == {200} and set(fewer) == {200}
+
+
+def test_a_change_of_the_triggers_restarts_nothing_and_counts_at_once(serving: Serving) -> None:
+    pids = serving.pids()
+    patient = [{**trigger} for trigger in SPEC["scaleTriggers"]]
+    patient[0]["above"] = 3_000_000
+    serving.put(scaleTriggers=patient)
+    with serving.asking(2 * SLOTS, 1.0) as statuses:
+        time.sleep(10.0)
+        assert serving.target() == 1 and serving.pids() == pids
+        serving.put()
+        serving.until(lambda: serving.target() == 2, 15.0)
+        assert pids <= serving.pids()
+    assert set(statuses) == {200}
+
+
+def test_callers_who_left_while_they_waited_leave_no_queue(serving: Serving) -> None:
+    serving.put(maxReplicas=1)
+    # All slots and all places of the replica are taken, the rest stands in the handle; nobody waits long.
+    with serving.asking(10 * SLOTS, 30.0, leaves_s=2.0, gap_s=60.0) as statuses:
+        serving.until(lambda: len(statuses) == 10 * SLOTS, 30.0)
+    assert set(statuses) == {0}
+    serving.until(lambda: serving.metric("serve_autoscaling_total_requests", NAME) == 0.0, 40.0)
+    serving.put()
+    time.sleep(5.0)
+    assert serving.target() == 1
+
+
+def test_zero_is_reached_only_without_traffic_and_any_call_wakes(serving: Serving) -> None:
+    pids = serving.pids()
+    with serving.asking(1, 0.05, gap_s=0.4) as statuses:
+        serving.put(minReplicas=0)
+        time.sleep(COOLDOWN_S + WINDOW_S + 3.0)
+        assert serving.target() == 1 and serving.pids() == pids
+    assert set(statuses) == {200}
+    serving.until(lambda: serving.target() == 0, COOLDOWN_S + WINDOW_S + 30.0)
+    serving.until(lambda: serving.pids() == set(), 30.0)
+    assert serving.ask(0.1, leaves_s=60.0) == 200
+    assert serving.target() == 1

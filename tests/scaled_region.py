@@ -1,0 +1,169 @@
+"""A cluster that serves one agent as it is rendered, with a stub in place of the engine and an entry in front of it."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import os
+import random
+import re
+import secrets
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cluster_configs.kind_agent import AgentSpec
+from serve_app.edge import ports_free, ray_cluster
+from serve_app.edge.agent_app import agent_app
+from serve_app.edge.serve_rest import ServeRest, ServeRestError
+
+ROOT = str(Path(__file__).parents[1])
+SLOTS = 4
+COOLDOWN_S = 10.0
+#: What a replica's window and Serve's average need to forget a load.
+WINDOW_S = 12.0
+SPEC: dict[str, Any] = {
+    "version": "1",
+    "duty": "chat",
+    "model": "stub",
+    "storage": {"modelPath": "smollm2"},
+    "engine": {"maxNumSeqs": SLOTS, "kvCacheMemory": "128Mi"},
+    "minReplicas": 1,
+    "maxReplicas": 2,
+    "timeouts": {"total": "60s"},
+    "scaleTriggers": [
+        {"metric": "queue_ms", "above": 250, "action": "scale_up"},
+        {"metric": "queue_ms", "below": 50, "action": "scale_down", "cooldown": f"{COOLDOWN_S:.0f}s"},
+    ],
+}
+ARGS = {"agent": "qwen-chat", "model_path": "smollm2", "engine": {}, "engine_digest": "0123456789abcdef"}
+NAME = "qwen-chat--01234567"
+
+
+def config(port: int, **changes: Any) -> dict[str, Any]:
+    """The Serve config; ``changes`` are keys of the agent's spec."""
+    app = agent_app(AgentSpec.model_validate({**SPEC, **changes}), ARGS, "cloud-a")
+    app |= {"import_path": "tests.scaled_agent:build_agent", "args": {}}
+    app["deployments"][0] |= {"ray_actor_options": {"num_cpus": 0.1}}
+    entry = {
+        "name": "entry",
+        "route_prefix": "/",
+        "import_path": "tests.scaled_agent:build_entry",
+        "args": {"app": NAME},
+    }
+    entry["deployments"] = [{"name": "Entry", "ray_actor_options": {"num_cpus": 0.1}}]
+    return {
+        "proxy_location": "HeadOnly",
+        "http_options": {"host": "127.0.0.1", "port": port},
+        "applications": [entry, app],
+    }
+
+
+@dataclass
+class Serving:
+    """A cluster that serves the agent."""
+
+    rest: ServeRest
+    port: int
+    metrics_port: int
+
+    def put(self, **changes: Any) -> None:
+        """Another config; returns when all of it runs."""
+        self.rest.put_config(config(self.port, **changes))
+        self.until(lambda: {app.status for app in self.rest.status()} == {"RUNNING"}, 120.0)
+
+    def ask(self, seconds: float, leaves_s: float = 60.0) -> int:
+        """Status of one call; 0 when the caller left before an answer."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=leaves_s)
+        try:
+            connection.request("GET", f"/?seconds={seconds}")
+            answer = connection.getresponse()
+            answer.read()
+            return answer.status
+        except TimeoutError:
+            return 0
+        finally:
+            connection.close()
+
+    @contextlib.contextmanager
+    def asking(self, count: int, seconds: float, leaves_s: float = 60.0, gap_s: float = 0.0) -> Iterator[list[int]]:
+        """``count`` callers at once, each with one call after the other (``gap_s`` between) until the block ends."""
+        done, statuses = threading.Event(), list[int]()
+
+        def caller() -> None:
+            while not done.is_set():
+                statuses.append(self.ask(seconds, leaves_s))
+                done.wait(gap_s)
+
+        threads = [threading.Thread(target=caller) for _ in range(count)]
+        for thread in threads:
+            thread.start()
+        try:
+            yield statuses
+        finally:
+            done.set()
+            for thread in threads:
+                thread.join()
+
+    def replicas(self) -> dict[str, int]:
+        """Replicas by state."""
+        (app,) = [app for app in self.rest.status() if app.name == NAME]
+        return dict(app.deployments[0].replicas)
+
+    def target(self) -> int:
+        (app,) = [app for app in self.rest.status() if app.name == NAME]
+        return int(app.deployments[0].target_replicas or 0)
+
+    def pids(self) -> set[int]:
+        rows = self.rest.details()["applications"][NAME]["deployments"]["QwenAgent"]["replicas"]
+        return {row["pid"] for row in rows if row["state"] == "RUNNING"}
+
+    def metric(self, name: str, *labels: str) -> float | None:
+        """The node's last export of a metric with all of these labels; ``None`` before the first."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.metrics_port, timeout=10)
+        try:
+            connection.request("GET", "/metrics")
+            text = connection.getresponse().read().decode()
+        finally:
+            connection.close()
+        found = re.findall(rf"^ray_{name}\{{([^}}]*)\}} (\S+)$", text, re.MULTILINE)
+        values = [float(value) for told, value in found if all(f'"{label}"' in told for label in labels)]
+        return values[-1] if values else None
+
+    def until(self, holds: Callable[[], bool], limit_s: float = 60.0) -> float:
+        """Seconds until it is so."""
+        began_s = time.monotonic()
+        while not self._is(holds):
+            assert time.monotonic() - began_s < limit_s, self.rest.status()
+            time.sleep(0.2)
+        return time.monotonic() - began_s
+
+    def _is(self, holds: Callable[[], bool]) -> bool:
+        try:
+            return holds()
+        except (ServeRestError, OSError, ValueError):
+            return False
+
+
+@contextlib.contextmanager
+def running() -> Iterator[Serving]:
+    """Starts the cluster, and ends exactly what it started."""
+    with tempfile.TemporaryDirectory(prefix="grix-scaling-") as name:
+        token, token_file = secrets.token_hex(32), Path(name) / "token"
+        token_file.touch(0o600)
+        token_file.write_text(token)
+        first = ports_free.free_block(ray_cluster.BLOCK, random.SystemRandom())
+        cluster = ray_cluster.Cluster(first, token_file, ray_cluster.new_temp_dir(), 4, None)
+        process = ray_cluster.start(cluster, Path(name) / "ray.log", {**os.environ, "PYTHONPATH": ROOT})
+        started = ray_cluster.Running(process.pid, ray_cluster.started_unix_s(process.pid), cluster.temp_dir)
+        try:
+            made = Serving(ServeRest(cluster.dashboard, token), cluster.spare_port, first + 4)
+            made.until(lambda: made.rest.details() is not None, 120.0)
+            made.put()
+            yield made
+        finally:
+            assert ray_cluster.stop(started) == []
