@@ -46,7 +46,7 @@ NAME = "qwen-chat--01234567"
 
 def config(port: int, **changes: Any) -> dict[str, Any]:
     """The Serve config; ``changes`` are keys of the agent's spec."""
-    app = agent_app(AgentSpec.model_validate({**SPEC, **changes}), ARGS, "cloud-a")
+    app = agent_app(AgentSpec.model_validate({**SPEC, **changes}), ARGS, "cloud-a", 2.0)
     app |= {"import_path": "tests.scaled_agent:build_agent", "args": {}}
     app["deployments"][0] |= {"ray_actor_options": {"num_cpus": 0.1}}
     entry = {

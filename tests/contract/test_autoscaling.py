@@ -95,9 +95,7 @@ def test_a_second_replica_comes_at_once_and_goes_after_the_cooldown_and_nobody_n
         wanted_s = serving.until(lambda: serving.target() == 2, 20.0)
         serving.until(lambda: serving.replicas().get("RUNNING") == 2, 30.0)
         serving.until(lambda: serving.metric("grix_scale_wanted_replicas", "qwen-chat") == 2.0, 30.0)
-        serving.until(
-            lambda: (serving.metric("grix_scale_changes_total", "qwen-chat", "queue_wait") or 0.0) > before, 30.0
-        )
+        serving.until(lambda: (serving.metric(*changes) or 0.0) > before, 30.0)
     assert wanted_s < 6.0
     with serving.asking(2, 1.5) as fewer:
         gone_s = serving.until(lambda: serving.target() == 1, COOLDOWN_S + WINDOW_S + 20.0)
