@@ -25,6 +25,7 @@ class Call:
     entered_s: float
     scheduled_s: float | None = None
     first_token_s: float | None = None
+    begun: bool = False
 
 
 @serve.deployment(name="QwenAgent")

@@ -35,7 +35,6 @@ class Call:
     first_token_s: float | None = None
     ends_s: float = 0.0
     begun: bool = False
-    sent_s: float | None = None
 
 
 @dataclass
