@@ -110,8 +110,7 @@ class FleetTargets:
             if bad and bad >= _BAD[report.health]:
                 health, why = sight.health, sight.why
             if health == "unknown" and sight.heard:
-                # A peer that begins anew: what it has then was not there before.
-                self._ramp(target).out()
+                self._ramp(target).anew()
             targets.append(self._judged(target, health, why, now_s))
         part = Part.of(tuple(targets))
         if any(self._ramp(target).is_rising for target in targets):

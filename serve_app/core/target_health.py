@@ -162,11 +162,17 @@ class Ramp:
 
     def __init__(self) -> None:
         self._out = False
+        self._worked = False
         self._back_s: float | None = None
 
     def out(self) -> None:
         """The target is seen to fail: whenever it is back, it comes slowly."""
         self._out, self._back_s = True, None
+
+    def anew(self) -> None:
+        """The target begins anew: slowly where another one of its name worked before, as any at the very start."""
+        if self._worked:
+            self.out()
 
     @property
     def is_rising(self) -> bool:
@@ -175,6 +181,7 @@ class Ramp:
 
     def fit(self, now_s: float) -> float:
         """The target is seen to work; its share from ``RAMP_FROM`` to 1."""
+        self._worked = True
         if self._out:
             self._out, self._back_s = False, now_s
         if self._back_s is None:

@@ -142,6 +142,14 @@ def test_a_peer_that_was_seen_well_and_then_says_nothing_of_itself_comes_by_the_
     assert found(made.snapshot_for("r", 2.0), "cloud-b").weight == pytest.approx(0.1)
 
 
+def test_a_peer_that_starts_for_the_first_time_needs_no_ramp() -> None:
+    made = core()
+    for now_s, health in ((0.0, "unknown"), (60.0, "unknown"), (61.0, "healthy")):
+        made.peers([beat(0.1, replace(THERE, health=health))], now_s)
+        made.refresh(now_s)
+    assert found(made.snapshot_for("r", 61.0), "cloud-b").weight == 1.0
+
+
 def test_a_peer_of_which_nothing_was_heard_yet_from_here_needs_no_ramp() -> None:
     made = core()
     made.plan(plan(cloud_b=ready(state=RegionState("cloud-b", "healthy", "", (THERE,)))), 0.0)
