@@ -37,6 +37,7 @@ def called(region: StubRegion, request_id: str) -> list[int]:
 def test_what_had_no_first_token_is_answered_by_the_other_replica(
     stub_region: StubRegion, fault: signal.Signals
 ) -> None:
+    whole_again(stub_region, "qwen-chat", 2, 0)
     victim = min(replicas(stub_region, "qwen-chat"))
     with ThreadPoolExecutor(16) as pool:
         # Retries are earned by requests before.
