@@ -18,7 +18,7 @@ RESOURCES_VARIABLE: Final = "GRIX_ENGINE_RESOURCES"
 THREADS_VARIABLE: Final = "VLLM_CPU_OMP_THREADS_BIND"
 #: Key of an engine's user_config: seconds until it runs. The RegionAgent reads it, not the engine.
 START_LIMIT: Final = "start_limit_s"
-ONGOING_PER_SLOT: Final = 2
+ONGOING_PER_SLOT: Final = 4
 #: Calls that may wait in a Router's handle, for each slot of an engine: more than can be served in time is refused.
 QUEUED_PER_SLOT: Final = 64
 #: How soon a Router looks again for a free place when all are taken. Serve's own 25 to 500 ms leave batches half empty.
@@ -116,7 +116,7 @@ def agent_app(spec: schema.AgentSpec, args: Mapping[str, Any], region: str, fres
                 "name": "QwenAgent",
                 # Only so does Serve load the policy where the application is built, and say what is wrong with it.
                 "num_replicas": "auto",
-                # One batch runs, one waits inside the engine, where its priority orders it; the rest in the handle,
+                # One batch runs, three wait inside the engine, where its priority orders them; the rest in the handle,
                 # which looks for free places again and again.
                 "max_ongoing_requests": ONGOING_PER_SLOT * slots,
                 "max_queued_requests": QUEUED_PER_SLOT * slots,

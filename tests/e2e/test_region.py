@@ -128,6 +128,14 @@ def test_secrets_are_private_and_not_in_logs(region: LiveRegion) -> None:
         assert region.key not in text and token not in text, log
 
 
+def connections(process: psutil.Process) -> list[Any]:
+    """Its sockets; none of a process that ends meanwhile."""
+    try:
+        return list(process.net_connections("inet"))
+    except psutil.NoSuchProcess:
+        return []
+
+
 def is_loopback(ip: str) -> bool:
     address = ipaddress.ip_address(ip)
     mapped = getattr(address, "ipv4_mapped", None)
@@ -137,7 +145,7 @@ def is_loopback(ip: str) -> bool:
 def test_only_replica_ports_leave_loopback_and_they_want_the_token(region: LiveRegion) -> None:
     outside: dict[int, str] = {}
     for process in of_this_region(region.record["temp_dir"]):
-        for connection in process.net_connections("inet"):
+        for connection in connections(process):
             if connection.status == psutil.CONN_LISTEN and not is_loopback(connection.laddr.ip):
                 outside[connection.laddr.port] = process.cmdline()[0]
     # Serve binds one gRPC port of each replica on all interfaces; nothing else may leave loopback.

@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from tests.e2e.conftest import LiveRegion, of_this_region
-from tests.e2e.test_region import is_loopback
+from tests.e2e.test_region import connections, is_loopback
 
 
 @pytest.mark.parametrize("method,path", [("GET", "/grix/requests/x"), ("POST", "/grix/explain"), ("GET", "/v1/models")])
@@ -37,7 +37,7 @@ def test_the_entry_the_dashboard_and_the_cluster_are_on_loopback(region: LiveReg
     ports.add(int(region.record["gcs"].rpartition(":")[2]))
     bound: dict[int | None, set[str]] = {port: set() for port in ports}
     for process in of_this_region(region.record["temp_dir"]):
-        for connection in process.net_connections("inet"):
+        for connection in connections(process):
             if connection.status == psutil.CONN_LISTEN and connection.laddr.port in ports:
                 bound[connection.laddr.port].add(connection.laddr.ip)
     assert all(bound.values()), bound

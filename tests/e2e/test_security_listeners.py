@@ -22,7 +22,7 @@ from serve_app.cli.regions import running
 from serve_app.edge import ray_cluster
 from serve_app.edge.ray_cluster import BLOCK, INGRESS_PORTS, SERVICE_PORTS
 from tests.e2e.conftest import LiveRegion, of_this_region
-from tests.e2e.test_region import is_loopback
+from tests.e2e.test_region import connections, is_loopback
 
 SECURITY: Final = Path(__file__).resolve().parents[2] / ".github/SECURITY.md"
 #: What Ray is told to listen on: the offset in the cluster's block of ports.
@@ -94,7 +94,7 @@ def sockets(record: dict[str, Any]) -> list[Listener]:
     found = []
     for process in processes(record):
         title = " ".join(process.cmdline())[:200] or process.name()
-        for one in process.net_connections("inet"):
+        for one in connections(process):
             listens = one.status == psutil.CONN_LISTEN or (one.type == socket.SOCK_DGRAM and not one.raddr)
             if listens:
                 kind = kind_of(record, title, one.laddr.ip, one.laddr.port)

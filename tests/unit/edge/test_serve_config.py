@@ -86,7 +86,7 @@ def test_the_engines_application_to_the_last_key() -> None:
             {
                 "name": "QwenAgent",
                 "num_replicas": "auto",
-                "max_ongoing_requests": 32,
+                "max_ongoing_requests": 64,
                 "max_queued_requests": 1024,
                 "request_router_config": {"initial_backoff_s": 0.003, "backoff_multiplier": 2, "max_backoff_s": 0.02},
                 "autoscaling_config": {
@@ -208,11 +208,11 @@ def test_speed_memory_and_defaults_are_not_in_the_engines_digest(old: str, new: 
     assert releases(local(tmp_path, ("local.yaml", old, new))) == releases(local())
 
 
-def test_twice_the_slots_are_let_in_and_sixty_four_times_wait(tmp_path: Path) -> None:
+def test_four_times_the_slots_are_let_in_and_sixty_four_times_wait(tmp_path: Path) -> None:
     deployment = rendered(local(tmp_path, ("local.yaml", "maxNumSeqs: 16", "maxNumSeqs: 4")))["applications"][1][
         "deployments"
     ][0]
-    assert (deployment["max_ongoing_requests"], deployment["max_queued_requests"]) == (8, 256)
+    assert (deployment["max_ongoing_requests"], deployment["max_queued_requests"]) == (16, 256)
     assert deployment["autoscaling_config"]["target_ongoing_requests"] == 4
 
 
