@@ -33,7 +33,8 @@ class Flow:
 
     def seen(self, now_s: float, running: int, waiting: float | None, started_rps: float | None) -> Flow:
         """With one more look. What nobody knows ends the trend: it begins again with the next look."""
-        steady_s = now_s if self.running is not None and running != self.running else min(self.steady_s, now_s)
+        # The first replica of all has nobody whose queue it could shorten.
+        steady_s = now_s if self.running and running != self.running else min(self.steady_s, now_s)
         now = replace(self, running=running, steady_s=steady_s)
         if waiting is None or started_rps is None:
             return replace(now, samples=())

@@ -48,6 +48,12 @@ def test_what_a_replica_does_is_not_measured_while_their_number_changes() -> Non
     assert (later.replica_rps, later.grown_lately(28.0)) == (1.5, False)
 
 
+def test_the_first_replica_is_no_growth() -> None:
+    assert not seen((0.0, 0, 4.0, 0.0), (1.0, 1, 4.0, 0.0)).grown_lately(1.0)
+    assert seen((0.0, 1, 4.0, 0.0), (1.0, 2, 4.0, 0.0)).grown_lately(1.0)
+    assert seen((0.0, 2, 4.0, 0.0), (1.0, 1, 4.0, 0.0)).grown_lately(1.0)
+
+
 def test_where_nothing_starts_the_past_says_nothing() -> None:
     stuck = seen(*((20.0 + t, 2, 60.0, 0.0) for t in range(11)), flow=FULL)
     assert stuck.needed(60.0, 0.0) is None and stuck.replica_rps == 2.0
