@@ -129,11 +129,13 @@ def test_a_change_of_the_triggers_restarts_nothing_and_counts_at_once(serving: S
 
 def test_callers_who_left_while_they_waited_leave_no_queue(serving: Serving) -> None:
     serving.put(maxReplicas=1)
-    # All slots and all places of the replica are taken, the rest stands in the handle; nobody waits long.
-    with serving.asking(10 * SLOTS, 30.0, leaves_s=2.0, gap_s=60.0) as statuses:
+    counted = ("serve_autoscaling_total_requests", NAME)
+    # All slots and all places of the replica are taken, the rest stands in the handle.
+    with serving.asking(10 * SLOTS, 60.0, leaves_s=10.0, gap_s=60.0) as statuses:
+        serving.until(lambda: (serving.metric(*counted) or 0.0) > 4 * SLOTS, 30.0)
         serving.until(lambda: len(statuses) == 10 * SLOTS, 30.0)
     assert set(statuses) == {0}
-    serving.until(lambda: serving.metric("serve_autoscaling_total_requests", NAME) == 0.0, 40.0)
+    serving.until(lambda: serving.metric(*counted) == 0.0, 40.0)
     serving.put()
     time.sleep(5.0)
     assert serving.target() == 1
