@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Final
 
 from ray.serve.autoscaling_policy import default_autoscaling_policy
 from ray.serve.config import AutoscalingConfig, AutoscalingContext
 
 from autoscale.queue_latency import LoadSnapshot, Memory, ReplicaLoad, ScaleParameters, decide
-from benchmarks.autoscale_replica import Engine
+from benchmarks.autoscale_replica import Engine, Report
 from benchmarks.autoscale_seen import Metrics, Scale, Seen
 from benchmarks.autoscale_shim import ServeScaler
 from cluster_configs.load import SHIPPED, load_paths
@@ -57,6 +57,14 @@ def production() -> tuple[dict[str, Any], dict[str, float]]:
     return config, dict(agent["user_config"].get("scaling", {}))
 
 
+#: What the policy reads of a replica and this world has.
+_TOLD: Final = tuple({f.name for f in fields(ReplicaLoad)} & {f.name for f in fields(Report)})
+
+
+def _told(one: Report) -> dict[str, float | None]:
+    return {name: getattr(one, name) for name in _TOLD}
+
+
 class _QueueLatency:
     """``decide`` with its memory, as the adapter that Serve loads calls it."""
 
@@ -88,18 +96,7 @@ class _QueueLatency:
             target_replicas=seen.target,
             ongoing_requests=seen.ongoing,
             queued_requests=seen.queued,
-            replicas=tuple(
-                [
-                    ReplicaLoad(
-                        age_s=seen.age_s,
-                        queue_wait_p95_ms=one.queue_wait_p95_ms,
-                        oldest_wait_ms=one.oldest_wait_ms,
-                        started_rps=one.started_rps,
-                        ongoing_requests=one.ongoing,
-                    )
-                    for one in seen.reports
-                ]
-            ),
+            replicas=tuple([ReplicaLoad(age_s=seen.age_s, **_told(one)) for one in seen.reports]),
         )
         decision = decide(load, self._parameters, self._memory)
         self._memory = decision.memory

@@ -35,12 +35,13 @@ class Engine:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What one replica told: its window of queue waits, how many calls it started a second, and how many it has."""
+    """What one replica told, by the names that production tells it by."""
 
+    queue_wait_p50_ms: float | None
     queue_wait_p95_ms: float | None
     oldest_wait_ms: float
     started_rps: float
-    ongoing: int
+    ongoing_requests: float
 
 
 class Waits:
@@ -58,8 +59,8 @@ class Waits:
         """Told later, in the order of ``told_s``."""
         self._untold.append((told_s, ms))
 
-    def read(self, now_s: float) -> tuple[float | None, int]:
-        """The 95th percentile and the number of waits of the window that ends now."""
+    def read(self, now_s: float) -> tuple[float | None, float | None, int]:
+        """Median, 95th percentile and number of the waits of the window that ends now."""
         untold, by_time, ordered = self._untold, self._by_time, self._ordered
         while untold and untold[0][0] <= now_s:
             by_time.append(untold[0])
@@ -67,7 +68,9 @@ class Waits:
         while by_time and now_s - by_time[0][0] > WINDOW_S:
             del ordered[bisect_left(ordered, by_time.popleft()[1])]
         many = len(ordered)
-        return (ordered[ceil(PERCENTILE * many) - 1], many) if many else (None, 0)
+        if not many:
+            return None, None, 0
+        return ordered[ceil(0.5 * many) - 1], ordered[ceil(PERCENTILE * many) - 1], many
 
 
 class Replica:
@@ -93,9 +96,9 @@ class Replica:
         self.waits = Waits()
 
     def report(self, now_s: float) -> Report:
-        p95_ms, started = self.waits.read(now_s)
+        p50_ms, p95_ms, started = self.waits.read(now_s)
         oldest_s = self.queue[0][0] if self.queue else now_s
         if now_s < self.busy_until_s:
             # Until its first token nobody knows that a request was scheduled.
             oldest_s = min(oldest_s, self.prompt_sent_s)
-        return Report(p95_ms, (now_s - oldest_s) * 1000.0, started / WINDOW_S, self.admitted)
+        return Report(p50_ms, p95_ms, (now_s - oldest_s) * 1000.0, started / WINDOW_S, float(self.admitted))

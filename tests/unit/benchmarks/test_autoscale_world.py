@@ -70,10 +70,10 @@ def test_what_an_autoscaler_sees_is_one_interval_old() -> None:
     seen: list[Seen] = []
     run(trace([1.5] * 6), lambda one: seen.append(one) or 1)
     by_time = {one.now_s: one for one in seen}
-    assert by_time[2.0].reports == () or by_time[2.0].reports[0].ongoing == 0
+    assert by_time[2.0].reports == () or by_time[2.0].reports[0].ongoing_requests == 0
     third = by_time[3.0]
     # Four are admitted, two wait in the handle.
-    assert (third.reports[0].ongoing, third.age_s) == (4, 1.0)
+    assert (third.reports[0].ongoing_requests, third.age_s) == (4, 1.0)
     assert third.queued == pytest.approx(2 / 2) and third.ongoing == pytest.approx(6 / 2)
     assert by_time[10.0].arrivals_rps == pytest.approx(6 / 8)
     # The one who waits longest was sent at 1.5 s; three reports later nobody waits.
@@ -97,7 +97,8 @@ def test_its_window_is_the_production_window() -> None:
         window.waited(ms, now_s)
         if chance.random() < 0.5:
             now_s += chance.choice((0.1, 1.0, 12.0))
-            assert waits.read(now_s)[0] == window.read(now_s).queue_wait_p95_ms
+            found = window.read(now_s)
+            assert waits.read(now_s)[:2] == (found.queue_wait_p50_ms, found.queue_wait_p95_ms)
 
 
 def test_capacity_is_what_slots_and_prompts_allow() -> None:
