@@ -98,7 +98,7 @@ def _row(curves: Curves) -> list[str]:
         *_curve(curves),
         "</g>",
         f'<g transform="translate({LEFT + PANEL_W + GAP} 0)">',
-        f'<text class="t" x="0" y="14">replicas wanted: {escape(said)}; grey: the work that came</text>',
+        f'<text class="t" x="0" y="14">replicas wanted: {escape(said)}; grey: work</text>',
         f'<g transform="translate(0 {TOP - 16})">',
         *_day(curves, shown),
         "</g></g>",

@@ -157,8 +157,8 @@ class Contender:
 CONTENDERS: Final[Mapping[str, Contender]] = {
     "queue_latency": Contender("queue latency", "headroom", HEADROOMS, queue_latency, with_reports=True),
     "ongoing": Contender(
-        "ongoing requests", "target", (6.0, 8.0, 10.0, 12.0, 14.0), ongoing, look_back_s=ONGOING_LOOK_BACK_S
+        "ongoing requests", "target", (6.0, 8.0, 10.0, 12.0), ongoing, look_back_s=ONGOING_LOOK_BACK_S
     ),
     "qps": Contender("requests a second", "of capacity", (0.5, 0.6, 0.7, 0.8, 0.9), qps),
-    "short_cooldown": Contender("queue latency, 5 min", "headroom", HEADROOMS, short_cooldown, with_reports=True),
+    "short_cooldown": Contender("queue latency, 5 min", "headroom", HEADROOMS[::2], short_cooldown, with_reports=True),
 }

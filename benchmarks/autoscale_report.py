@@ -195,10 +195,17 @@ def verdicts(found: Sequence[Curves]) -> str:
     )
     for curves in days:
         pairs = ", ".join(f"{p.knob:g}: {p.ups_and_downs}" for p in curves.points[OURS])
-        real = curves.real_peaks
-        word = "kept" if all(p.ups_and_downs <= real for p in curves.points[OURS]) else "MISSED"
-        out.append(f"up-down pairs by headroom, {curves.trace}: {pairs}; real peaks: {real}: {word}")
+        word = _pairs_word(curves)
+        out.append(f"up-down pairs by headroom, {curves.trace}: {pairs}; real peaks: {curves.real_peaks}: {word}")
     return "\n".join(out)
+
+
+def _pairs_word(curves: Curves) -> str:
+    ours, real = curves.points[OURS], curves.real_peaks
+    if any(p.ups_and_downs > real for p in ours):
+        return "MISSED"
+    # Few pairs are no merit of one that would not go down at all.
+    return "kept" if not real or any(p.ups_and_downs for p in ours) else "MISSED, it never goes down"
 
 
 def _word(curves: Curves, one: Compared) -> str:

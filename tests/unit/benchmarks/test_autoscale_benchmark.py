@@ -75,6 +75,7 @@ def test_what_is_missed_is_said() -> None:
     assert "1 of 2 points" in said and "MISSED" in said and "outside of its curve" in said
     assert "0.5: 3, 1: 1; real peaks: 1: MISSED" in said
     assert "real peaks" in table(found)
+    assert "MISSED, it never goes down" in verdicts([curves([point(0.0, 0.0, 95.0, 0)], theirs)])
     hour = curves([point(0.0, 0.02, 80.0)], theirs, span_s=3600.0)
     assert "0 of 0 points" in verdicts([hour]) and "(an hour)" in verdicts([hour])
 
