@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Final
 
 #: What a replica told longer ago is no data any more; it tells once a second.
 STALE_S: Final = 5.0
+#: No count, rate or wait is more; sums and products of what is less stay numbers.
+MOST: Final = 1e12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,8 +46,8 @@ class LoadSnapshot:
 
 
 def number(value: float | None) -> float | None:
-    """The value where it is one that can be: finite and not negative."""
-    return value if value is not None and math.isfinite(value) and value >= 0 else None
+    """The value where it is one that can be: not negative, and not beyond all measure."""
+    return value if value is not None and 0 <= value <= MOST else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -176,7 +176,7 @@ def _pressure(
     running = fleet.running
     most = max(running + 1, math.ceil(running * parameters.step_up_ratio))
     wishes = (*_for_waits(load, parameters, fleet, memory), *_for_room(parameters, fleet))
-    found = [(min(most, max(running + 1, math.ceil(n))) if n else 0, reason) for n, reason in wishes]
+    found = [(math.ceil(min(most, max(running + 1.0, n))) if n else 0, reason) for n, reason in wishes]
     return max(found, key=lambda one: one[0], default=None)
 
 

@@ -89,11 +89,19 @@ def processes(record: dict[str, Any]) -> list[psutil.Process]:
     return list({p.pid: p for p in [*named, *ray_cluster.processes(running(record))]}.values())
 
 
+def title_of(process: psutil.Process) -> str:
+    """Its command line; a process that ended since it was found has none."""
+    try:
+        return " ".join(process.cmdline())[:200] or process.name()
+    except psutil.NoSuchProcess:
+        return "ended"
+
+
 def sockets(record: dict[str, Any]) -> list[Listener]:
     """TCP sockets that listen and UDP sockets that are bound to no peer."""
     found = []
     for process in processes(record):
-        title = " ".join(process.cmdline())[:200] or process.name()
+        title = title_of(process)
         for one in connections(process):
             listens = one.status == psutil.CONN_LISTEN or (one.type == socket.SOCK_DGRAM and not one.raddr)
             if listens:
