@@ -28,8 +28,6 @@ __all__ = [
 DOUBLE_MS: Final = 30_000.0
 #: Load is averaged over so long: before, the average still tells of what was there when it became quiet.
 FORGET_S: Final = 10.0
-#: One request that went elsewhere is chance; from this share on of all that were wanted here they are load.
-SPILLED_SHARE: Final = 0.05
 
 Reason = Literal[
     "queue_wait",  # up: somebody waited, or waits, longer than the trigger allows
@@ -127,13 +125,13 @@ def decide(load: LoadSnapshot, parameters: ScaleParameters, memory: Memory | Non
         return _from_zero(load, parameters, memory)
     target = max(0, load.target_replicas)
     pressure = _pressure(load, parameters, fleet, memory)
-    if pressure is not None:
-        wanted, reason = pressure
-        wanted = max(target, wanted)
-        if wanted > parameters.max_replicas:
-            reason = "at_max"
-        return _decision(wanted, reason, parameters, replace(memory, quiet_target=None))
-    return _calm(load, parameters, fleet, memory)
+    if pressure is None or pressure[0] == 0:
+        calm = _calm(load, parameters, fleet, memory)
+        return calm if pressure is None or calm.reason != "steady" else replace(calm, reason=pressure[1])
+    wanted, reason = max(target, pressure[0]), pressure[1]
+    if wanted > parameters.max_replicas:
+        reason = "at_max"
+    return _decision(wanted, reason, parameters, replace(memory, quiet_target=None))
 
 
 def _decision(wanted: int, reason: Reason, parameters: ScaleParameters, memory: Memory) -> ScaleDecision:
@@ -206,10 +204,8 @@ def _for_room(parameters: ScaleParameters, fleet: Fleet) -> Iterator[tuple[float
     kv_ratio = fleet.kv_ratio or 0.0
     if parameters.kv_above_ratio is not None and kv_ratio > parameters.kv_above_ratio:
         yield running * kv_ratio / parameters.kv_above_ratio, "kv_cache"
-    started_rps = fleet.started_rps or 0.0
-    offered_rps = started_rps + fleet.spilled_rps
-    if fleet.spilled_rps > SPILLED_SHARE * offered_rps:
-        yield running * (offered_rps / started_rps if started_rps > 0 else parameters.step_up_ratio), "spilled"
+    if fleet.spills:
+        yield running * (fleet.offered_rps / fleet.started_rps if fleet.started_rps else math.inf), "spilled"
     if parameters.headroom_ratio > 0 and fleet.ongoing is not None:
         # What waits is no load of its own: it is served by the same slots later.
         need = _carrying(min(fleet.ongoing, running * slots), parameters.headroom_ratio, slots)
@@ -245,9 +241,9 @@ def _is_quiet(parameters: ScaleParameters, fleet: Fleet, memory: Memory) -> bool
     below_ms, below_ratio = parameters.queue_below_ms, parameters.kv_below_ratio
     return (
         (below_ms is not None or below_ratio is not None)
-        and (below_ms is None or (fleet.wait_ms or 0.0) < below_ms)
+        and (below_ms is None or (fleet.usual_wait_ms or 0.0) < below_ms)
         and (below_ratio is None or (fleet.kv_ratio or 0.0) < below_ratio)
-        and fleet.spilled_rps == 0
+        and not fleet.spills
         and memory.queued_since_s is None
     )
 

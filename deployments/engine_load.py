@@ -113,6 +113,7 @@ class EngineLoad:
         """
         reading = self._reading(now_s)
         told = {
+            "queue_wait_p50_ms": reading.queue_wait_p50_ms,
             "queue_wait_p95_ms": reading.queue_wait_p95_ms,
             "oldest_wait_ms": reading.oldest_wait_ms,
             "kv_cache_used_ratio": self._kv_cache_used_ratio if self._calls else 0.0,

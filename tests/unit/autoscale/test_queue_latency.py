@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from autoscale.load import STALE_S
+from autoscale.load import COMPUTED_MS, STALE_S
 from autoscale.queue_latency import Memory, ReplicaLoad, decide
 from tests.unit.autoscale.loads import PARAMETERS, QUIET, load, parameters, replica
 
@@ -97,8 +97,15 @@ def test_a_queue_whose_callers_left_adds_nothing() -> None:
 def test_waits_add_nothing_while_a_replica_is_free() -> None:
     old = replica(ongoing_requests=60.0, oldest_wait_ms=4000.0, queue_wait_p95_ms=4000.0)
     assert said(load(old, QUIET, ongoing_requests=60.0), PARAMETERS) == (2, "uneven")
-    for busy in ({"ongoing_requests": 16.0}, {"oldest_wait_ms": 10.0}, {"ongoing_requests": None}):
+    for busy in ({"ongoing_requests": 16.0}, {"oldest_wait_ms": COMPUTED_MS}, {"ongoing_requests": None}):
         assert said(load(old, replica(**busy), ongoing_requests=76.0), PARAMETERS) == (3, "queue_wait")
+
+
+def test_a_prompt_that_is_computed_is_no_wait_until_it_takes_too_long() -> None:
+    computing = replica(ongoing_requests=15.0, oldest_wait_ms=COMPUTED_MS - 1)
+    assert said(load(computing, ongoing_requests=15.0), PARAMETERS) == (1, "steady")
+    stuck = replica(ongoing_requests=1.0, oldest_wait_ms=COMPUTED_MS)
+    assert said(load(stuck, ongoing_requests=1.0), PARAMETERS) == (2, "queue_wait")
 
 
 @pytest.mark.parametrize(("spilled", "started", "wanted"), [(0.1, 2.0, 1), (0.5, 2.0, 2), (9.0, 2.0, 2), (1.0, 0.0, 2)])
@@ -135,15 +142,29 @@ def test_a_step_down_leaves_as_many_as_it_has_to(step_down: float, wanted: int) 
 @pytest.mark.parametrize(
     "changes",
     [
+        {"queue_wait_p50_ms": 50.0},
         {"queue_wait_p95_ms": 50.0},
-        {"oldest_wait_ms": 60.0},
-        {"offered_spilled_rps": 0.01},
+        {"oldest_wait_ms": 60.0, "ongoing_requests": 16.0},
         {"kv_cache_used_ratio": 0.8},
     ],
 )
 def test_what_is_not_quiet_keeps_all(changes: dict[str, float]) -> None:
-    both = replica(started_rps=1.0, **changes)
+    both = replica(**{"started_rps": 1.0, **changes})
     assert said(load(both, both), PARAMETERS) == (2, "steady")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"queue_wait_p50_ms": 49.0, "queue_wait_p95_ms": 249.0},
+        {"queue_wait_p50_ms": 49.0, "queue_wait_p95_ms": 9000.0},
+        {"oldest_wait_ms": 1000.0, "ongoing_requests": 2.0},
+        {"offered_spilled_rps": 0.05},
+    ],
+)
+def test_one_long_prompt_or_one_request_elsewhere_does_not_end_the_quiet(changes: dict[str, float]) -> None:
+    both = replica(**{"started_rps": 1.0, **changes})
+    assert said(load(both, both, ongoing_requests=4.0), PARAMETERS) == (1, "quiet")
 
 
 def test_the_quiet_period_ends_with_what_its_busiest_moment_needed() -> None:
@@ -168,8 +189,9 @@ def test_a_peak_of_before_the_quiet_period_does_not_count() -> None:
     four = [replica(started_rps=1.0)] * 4
     memory = decide(load(*four, ongoing_requests=35.0), PARAMETERS).memory
     assert memory.quiet_peak == 3
-    loud = [replica(started_rps=1.0, queue_wait_p95_ms=100.0)] * 4
+    loud = [replica(started_rps=1.0, queue_wait_p50_ms=100.0)] * 4
     memory = decide(load(*loud, ongoing_requests=35.0), PARAMETERS, memory).memory
+    assert memory.quiet_target is None
     assert decide(load(*four, ongoing_requests=1.0), PARAMETERS, memory).replicas == 1
 
 

@@ -161,6 +161,7 @@ def test_the_autoscaler_is_told_what_is_known_of_calls_and_nothing_else() -> Non
     call.scheduled_s, call.first_token_s = 97.0, 98.0
     load.heard(call, (Head(), Body(b"x")), 100.0)
     assert load.for_scaling(100.0) == {
+        "queue_wait_p50_ms": 2000.0,
         "queue_wait_p95_ms": 2000.0,
         "oldest_wait_ms": 1000.0,
         "kv_cache_used_ratio": 0.25,
