@@ -46,6 +46,10 @@ class Watch:
         if trip_s is not None:
             self._trips_s.append(trip_s)
 
+    def follow(self, before: Watch) -> None:
+        """The same peer is dialled in another way: what was heard of it holds, until this one is silent."""
+        self._heard_s, self._state = before._heard_s, before._state
+
     def stood_still(self, late_s: float) -> None:
         """This process did nothing for ``late_s``: what it could not hear is no silence of the peer's."""
         if self._heard_s is not None:
