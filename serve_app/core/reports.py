@@ -15,6 +15,9 @@ from serve_app.core.snapshots import Health, Load
 PROTOCOL: Final = 1
 #: A report older than this is "no data".
 FRESH_S: Final = 3.0
+#: A RegionAgent that begins anew has heard of everybody by then: a push that was under way takes up to
+#: :data:`FRESH_S` to fail, and the next one comes a second later.
+BEGIN_S: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,6 +39,25 @@ def _with_region(plain: Target, snapshot: Snapshot) -> Target:
     return replace(plain, drained=is_drained(snapshot, plain.region))
 
 
+def with_known(snapshot: Snapshot, before: Snapshot, region: str) -> Snapshot:
+    """The picture of a RegionAgent that begins anew: whom it has not heard yet is as well as in the picture before.
+
+    An engine that serves here would else be taken for one that starts, and its requests would go elsewhere.
+    """
+    known = {t.id: t for t in before.targets if t.health in ("healthy", "slow")}
+    told = {t.id for t in snapshot.targets}
+    unheard = {r.name for r in snapshot.regions if r.health == "unknown" and r.name != region}
+
+    def target(t: Target) -> Target:
+        was = known.get(t.id)
+        if t.health != "unknown" or was is None:
+            return t
+        return replace(t, health=was.health, load=was.load, weight=was.weight, why=was.why)
+
+    kept = (t for t in before.targets if t.region in unheard and t.id not in told)
+    return replace(snapshot, targets=(*map(target, snapshot.targets), *kept))
+
+
 def aged(snapshot: Snapshot, region: str) -> Snapshot:
     """The last snapshot of a RegionAgent that is silent: drains stay, nothing is claimed of the own targets any more,
     and peers that were well are a backup. Breakers of the region are no longer shared: each Router has its own."""
