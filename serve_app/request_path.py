@@ -80,7 +80,8 @@ class RequestPath:
         origin = replace(origin_of(world.table, tenant, parsed, ask, record), carry=session.carry())
         started = await self.attempts.start(decision.choice.order, call, limits, deadline_s, record, origin)
         if note_serving(decision, started, record, began_s):
-            self.attempts.targets.spilled(decision.route.agent.name, started.target.region)
+            is_load = not decision.choice.has_room(record.region, {a["target"] for a in record.attempts})
+            self.attempts.targets.spilled(decision.route.agent.name, started.target.region, is_load=is_load)
         session.begun()
         told = {**answer_headers(decision, started, record), **session.headers()}
         if parsed.stream:

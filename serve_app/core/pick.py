@@ -60,6 +60,16 @@ class Choice:
     away: tuple[Target, ...] = ()
     refused: Reason | None = None
 
+    def has_room(self, region: str, asked: Collection[str]) -> bool:
+        """Whether ``region`` could have answered and was not ``asked`` (ids of targets): it comes back slowly, or is
+        drained, or the session stays elsewhere. More replicas would have changed nothing."""
+        return any(
+            t.region == region
+            and t.id not in asked
+            and (t.drained or mark in ("", "kept") or (mark == "easing" and t.health == "healthy"))
+            for t, mark in zip(self.look.usable, self.look.marks, strict=True)
+        )
+
     @property
     def candidates(self) -> tuple[Candidate, ...]:
         """Every target that was thought of: in the order to try them, then those that were dropped, by name."""

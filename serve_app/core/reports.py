@@ -60,7 +60,8 @@ class ProbeResult:
 class RouterReport:
     """Pushed each second by each Router, and at once with a trip or a probe's result.
 
-    ``wanted_spilled`` counts by agent the requests that were wanted here but went to another region.
+    ``wanted_spilled`` counts by agent the requests that went to another region because no engine here could take them;
+    ``spilled_to`` by region all that went there, those of a region that only comes back slowly too.
     """
 
     router: str

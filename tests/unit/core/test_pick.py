@@ -466,3 +466,13 @@ def test_a_session_and_a_probe_are_not_drawn() -> None:
     half = target("b", breaker="probing")
     picture = Snapshot(1, 1, (half, target("c")), lent=frozenset({half.id}))
     assert {pick.choose(picture, WISH, default_weights(), draw=i / 10).order[0].region for i in range(10)} == {"b"}
+
+
+def test_a_session_that_stays_elsewhere_leaves_room_here() -> None:
+    here, there = target("a"), target("b", gpu_hour_usd=2.0)
+    choice = choose(here, there, wish=replace(WISH, session="s", kept="b"))
+    assert [t.region for t in choice.order] == ["b", "a"] and choice.preferred == {"a"}
+    assert choice.has_room("a", {there.id}) and not choice.has_room("a", {here.id, there.id})
+    assert not choice.has_room("c", set())
+    full = choose(replace(here, load=Load(queue_wait_p95_ms=900.0)), there, wish=replace(WISH, session="s", kept="b"))
+    assert not full.has_room("a", {there.id})
