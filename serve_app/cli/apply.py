@@ -58,7 +58,7 @@ def _wait(asked: Any, revision: str, wait_s: float, progress: Progress) -> list[
     """Waits until every region that is linked reports the revision; their names.
 
     Raises:
-        Failed: after ``wait_s``, naming who does not have it.
+        Failed: when whoever does not have it has tried in vain, or after ``wait_s``, naming who that is.
     """
     until_s = time.monotonic() + wait_s
     while True:
@@ -68,6 +68,8 @@ def _wait(asked: Any, revision: str, wait_s: float, progress: Progress) -> list[
             return [r["name"] for r in told]
         said = ", ".join(f"{r['name']} has {r['revision'] or 'none'} ({r['state_why'] or r['phase']})" for r in late)
         progress.tell(f"revision {revision}: {said}")
+        if all(r["refused"] == revision for r in late):
+            raise Failed(f"revision {revision} is applied, and what is in force stays so: {said}")
         if time.monotonic() > until_s:
             raise Failed(f"revision {revision} is applied, and not in force everywhere after {wait_s:.0f} s: {said}")
         time.sleep(POLL_S)

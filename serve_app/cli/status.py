@@ -124,6 +124,7 @@ def _plan_table(plan: dict[str, Any]) -> str:
     for region in plan["regions"]:
         spilled = ", ".join(f"{name} {rate:.1f}" for name, rate in region["spilled_rps"].items() if rate > 0)
         peers = ", ".join(f"{p['region']} {_peer(p)}" for p in region["peers"])
+        why = [region["why"], region["state_why"] if region["drained"] else ""]
         rows.append(
             [
                 region["name"],
@@ -134,7 +135,7 @@ def _plan_table(plan: dict[str, Any]) -> str:
                 spilled or "none",
                 peers or None,
                 region["revision"] or None,
-                region["why"] or region["state_why"] or None,
+                "; ".join(part for part in why if part) or None,
             ]
         )
     head = ["region", "phase", "health", "drained", "heard s ago", "spilled req/s", "peers", "revision", "why"]

@@ -70,9 +70,14 @@ class Member:
         return True
 
     def turns(self, before: RegionState | None, wanted: Wanted) -> list[Audit]:
-        """What the audit log says of the targets in a report: at most two lines, however many have turned."""
+        """What the audit log says of a report: at most a line of its configuration, one of its targets and one of
+        drift, however many have turned."""
         state, lines = self.state, []
         assert state is not None
+        if before is not None and state.refused and state.refused != before.refused:
+            lines.append(Audit(self.name, "revision", self.name, state.revision, f"{state.refused} refused", state.why))
+        elif before is not None and state.revision != before.revision:
+            lines.append(Audit(self.name, "revision", self.name, before.revision, state.revision))
         old = {} if before is None else {t.agent: t.health for t in before.targets}
         some = [t for t in state.targets if old.get(t.agent, t.health) != t.health]
         if some:
@@ -135,7 +140,7 @@ def same_facts(state: RegionState, shown: RegionState | None) -> bool:
     """Whether a report says nothing else than plans show. Compared in place, as it is done for every report."""
     if shown is None or len(state.targets) != len(shown.targets):
         return False
-    if (state.health, state.revision) != (shown.health, shown.revision):
+    if (state.health, state.revision, state.refused) != (shown.health, shown.revision, shown.refused):
         return False
     return all(_facts(a) == _facts(b) for a, b in zip(state.targets, shown.targets, strict=True))
 

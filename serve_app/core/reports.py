@@ -92,7 +92,8 @@ class TargetReport:
 class RegionState:
     """A region's own summary: its health and its targets. ``revision`` is the applied configuration's.
 
-    ``age_s`` is how old it was when it was sent, for a gateway whose RegionAgent is silent.
+    ``age_s`` is how old it was when it was sent, for a gateway whose RegionAgent is silent. ``refused`` is the revision
+    that was to be applied and could not be; ``why`` says why.
     """
 
     region: str
@@ -102,6 +103,7 @@ class RegionState:
     revision: str = ""
     age_s: float = 0.0
     spilled_rps: Mapping[str, float] = field(default_factory=dict)
+    refused: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,8 @@ POLL_S: Final = 1.0
 RUNNING_LIMIT_S: Final = 900.0
 #: An engine has to be seen idle for so long: a call may still be on its way to it.
 IDLE_S: Final = 3.0
-#: A revision that was refused is tried again after so long: the operator may have mended what it failed of.
+#: A revision that was refused is tried again after so long: the operator may have mended what it failed of. One whose
+#: engines were started in vain after twice as long each time: a start takes what engines that serve need.
 REFUSED_S: Final = 60.0
 #: A foreign change is told to peers and coordinator for so long.
 TOLD_S: Final = 60.0
@@ -32,6 +33,9 @@ TOLD_S: Final = 60.0
 
 class _Refused(Exception):
     """Documents that this region cannot put in force; the message is for operators."""
+
+    #: Something was started for it.
+    has_started = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +46,22 @@ class _Wanted:
 
 @dataclass(frozen=True, slots=True)
 class _Refusal:
-    """A revision that was tried in vain, and when."""
+    """A revision that was tried in vain, and when; ``starts`` counts how often something was started for it."""
 
     revision: str
     why: str
     at_s: float
+    starts: int
+
+    @property
+    def pause_s(self) -> float:
+        """How long it is left alone."""
+        return REFUSED_S * 2.0 ** max(0, self.starts - 1)
+
+    @property
+    def said(self) -> str:
+        starts = f"; starts in vain: {self.starts}, the next {self.pause_s:.0f} s after the last" if self.starts else ""
+        return f"revision {self.revision} is refused: {self.why}{starts}"
 
 
 class ConfigKeeper:
@@ -82,11 +97,17 @@ class ConfigKeeper:
             self._wanted = _Wanted(revision, documents)
             self._wake.set()
 
+    @property
+    def refused(self) -> str:
+        """The wanted revision, when it was tried in vain; empty when not."""
+        last, wanted = self._refused, self._wanted
+        return last.revision if last is not None and wanted is not None and last.revision == wanted.revision else ""
+
     def told(self) -> str:
         """What operators have to know now, empty when all is as it shall be."""
         said = [self._step]
-        if self._refused is not None and self._wanted is not None and self._refused.revision == self._wanted.revision:
-            said.append(f"revision {self._refused.revision} is refused: {self._refused.why}")
+        if self._refused is not None and self.refused:
+            said.append(self._refused.said)
         if self._foreign is not None and self._now_s() - self._foreign[1] <= TOLD_S:
             said.append(f"a foreign change of the Serve config was put back: {self._foreign[0]}")
         return "; ".join(part for part in said if part)
@@ -133,14 +154,15 @@ class ConfigKeeper:
             self._refused = None
         except _Refused as refused:
             log.error("revision %s cannot be put in force: %s", wanted.revision, refused)
-            self._refused = _Refusal(wanted.revision, str(refused), self._now_s())
+            before = self._refused.starts if self._refused is not None and self.refused else 0
+            self._refused = _Refusal(wanted.revision, str(refused), self._now_s(), before + refused.has_started)
         finally:
             self._step = ""
 
     def _is_refused(self, wanted: _Wanted) -> bool:
-        """Whether it was tried a moment ago: what it failed of may have been mended since."""
+        """Whether it was tried not long ago: what it failed of may have been mended since."""
         last = self._refused
-        return last is not None and last.revision == wanted.revision and self._now_s() - last.at_s < REFUSED_S
+        return last is not None and last.revision == wanted.revision and self._now_s() - last.at_s < last.pause_s
 
     def _top(self) -> dict[str, Any]:
         """What stands above the applications, as the region was started."""
@@ -165,7 +187,8 @@ class ConfigKeeper:
             try:
                 await asyncio.to_thread(self._writer.put, apps, self._top())
                 await self._until_running(changed)
-            except _Refused:
+            except _Refused as refused:
+                refused.has_started = True
                 await asyncio.to_thread(self._writer.put, before.fulfilled, self._top())
                 raise
         await asyncio.to_thread(self._writer.fulfils, wanted.revision, new.keys())

@@ -157,9 +157,10 @@ class RegionService:
 
     def _own_state(self) -> RegionState:
         """The summary, and what operators have to know of the config."""
-        state = self.core.own_state(self._now_s())
-        told = "" if self._keeper is None else self._keeper.told()
-        return replace(state, why="; ".join(part for part in (state.why, told) if part)) if told else state
+        state, keeper = self.core.own_state(self._now_s()), self._keeper
+        if keeper is None or not (told := keeper.told()):
+            return state
+        return replace(state, why="; ".join(part for part in (state.why, told) if part), refused=keeper.refused)
 
     # ---- what Routers get ----
 

@@ -173,6 +173,7 @@ def state_message(state: RegionState) -> pb.RegionState:
         revision=state.revision,
         age_s=state.age_s,
         spilled_rps=state.spilled_rps,
+        refused=state.refused,
     )
 
 
@@ -192,6 +193,7 @@ def state_of(message: pb.RegionState) -> RegionState:
         revision=message.revision,
         age_s=seconds("state.age_s", message.age_s),
         spilled_rps={k: v for k, v in message.spilled_rps.items() if math.isfinite(v) and v >= 0},
+        refused=message.refused,
     )
 
 

@@ -225,6 +225,20 @@ def test_a_target_that_turns_leaves_a_line_and_its_load_none() -> None:
     assert audits(world.out, "targets") == []
 
 
+def test_a_revision_leaves_a_line_when_a_region_has_it_and_when_it_refuses_it() -> None:
+    world = up()
+    world.report("a", replace(state("a"), revision="r1"))
+    assert audits(world.out, "revision") == [Audit("a", "revision", "a", "", "r1")]
+    refused = replace(state("a", "healthy", "revision r2 is refused: out of memory"), revision="r1", refused="r2")
+    for lines in ([Audit("a", "revision", "a", "r1", "r2 refused", refused.why)], []):
+        world.report("a", refused)
+        assert audits(world.out, "revision") == lines
+    region = status_of(world.fleet, world.now_s)["regions"][0]
+    assert (region["revision"], region["refused"], region["why"]) == ("r1", "r2", refused.why)
+    world.report("a", replace(state("a"), revision="r3"))
+    assert audits(world.out, "revision") == [Audit("a", "revision", "a", "r1", "r3")]
+
+
 def test_a_thousand_targets_that_turn_are_one_short_line() -> None:
     world = up()
     many = [target(agent=f"agent-{n:04}") for n in range(1000)]

@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +16,15 @@ import pytest
 from cluster_configs.bundle import Config, to_documents
 from cluster_configs.load import load_paths
 from serve_app.edge import config_keeper
-from serve_app.edge.config_keeper import IDLE_S, REFUSED_S, ConfigKeeper
+from serve_app.edge.config_keeper import IDLE_S, LOOK_S, REFUSED_S, ConfigKeeper
 from serve_app.edge.desired_config import ConfigWriter, Desired, by_name, rendered_with, steps
 from serve_app.edge.serve_config import render, use_redis
 from serve_app.edge.serve_rest import ServeRestError
 from tests.region_fakes import FEDERATION
 
 TOP = {"proxy_location": "HeadOnly"}
+#: What is said of a revision whose engines were started once and failed.
+ONCE = "; starts in vain: 1, the next 60 s after the last"
 
 
 def app(name: str, **changes: Any) -> dict[str, Any]:
@@ -361,7 +364,7 @@ async def test_an_engine_that_does_not_start_takes_everything_back_and_is_told(f
     await stage.keeper.turn()
     assert stage.engines == before
     assert stage.revisions == [""]
-    assert stage.keeper.told() == f"revision r3 is refused: {new} is DEPLOY_FAILED: out of memory"
+    assert stage.keeper.told() == f"revision r3 is refused: {new} is DEPLOY_FAILED: out of memory{ONCE}"
     await stage.keeper.turn()
     assert len(stage.serve.puts) == 2
 
@@ -437,7 +440,7 @@ async def test_a_way_that_was_cut_short_and_fails_goes_back_to_what_ran_before_i
     way.serve.broken[way.new] = "out of memory"
     await way.keeper.turn()
     assert (way.engines, way.routed) == ([way.old], [way.old])
-    assert way.keeper.told() == f"revision r2 is refused: {way.new} is DEPLOY_FAILED: out of memory"
+    assert way.keeper.told() == f"revision r2 is refused: {way.new} is DEPLOY_FAILED: out of memory{ONCE}"
 
 
 async def test_a_way_that_was_cut_short_after_the_routers_does_not_take_them_back(fleet: Path, tmp_path: Path) -> None:
@@ -505,6 +508,42 @@ async def test_a_revision_that_was_refused_is_tried_again_some_time_later(fleet:
     assert (way.engines, way.revisions[-1], way.keeper.told()) == ([way.new], "r2", "")
 
 
+async def test_an_engine_that_never_starts_is_started_ever_more_seldom_until_the_documents_change(
+    fleet: Path, tmp_path: Path
+) -> None:
+    way = Way(fleet, tmp_path)
+    way.serve.broken[way.new] = "out of memory"
+    began_s: list[float] = []
+    for _ in range(500):
+        puts = len(way.serve.puts)
+        await way.keeper.turn()
+        if len(way.serve.puts) > puts:
+            began_s.append(way.now_s)
+        way.now_s += LOOK_S
+    between_s = [b - a for a, b in pairwise(began_s)]
+    assert [round(s / REFUSED_S) for s in between_s] == [1, 2, 4, 8]
+    assert (way.engines, way.keeper.refused) == ([way.old], "r2")
+    assert way.keeper.told().endswith("out of memory; starts in vain: 5, the next 960 s after the last")
+    # Other documents are tried at once.
+    way.serve.broken.clear()
+    way.serve.starting.clear()
+    way.keeper.want("r3", way.documents)
+    await way.keeper.turn()
+    assert (way.engines, way.revisions[-1], way.keeper.refused) == ([way.new], "r3", "")
+
+
+async def test_documents_that_start_nothing_are_looked_at_again_each_minute(fleet: Path) -> None:
+    stage = Stage(start(fleet))
+    stage.keeper.want("r4", "[]")
+    said = set()
+    for _ in range(4):
+        await stage.keeper.turn()
+        said.add((stage.keeper.told(), stage.keeper._is_refused(stage.keeper._wanted)))
+        stage.now_s += REFUSED_S
+        assert not stage.keeper._is_refused(stage.keeper._wanted)
+    assert len(said) == 1 and "starts in vain" not in stage.keeper.told()
+
+
 @pytest.mark.parametrize(("written", "limit_s"), [("", 1800.0), ("timeouts: {start: 50m}\n  ", 3000.0)])
 async def test_an_engine_has_its_own_time_to_start_and_is_told_as_starting(
     fleet: Path, tmp_path: Path, written: str, limit_s: float
@@ -515,7 +554,7 @@ async def test_an_engine_has_its_own_time_to_start_and_is_told_as_starting(
     told: set[str] = set()
     way.on_sleep = lambda: told.add(way.keeper.told())
     await way.keeper.turn()
-    assert way.keeper.told() == f"revision r3 is refused: {way.new} not running after {limit_s:.0f} s"
+    assert way.keeper.told() == f"revision r3 is refused: {way.new} not running after {limit_s:.0f} s{ONCE}"
     assert limit_s < way.slept_s <= limit_s + 5.0
     assert f"revision r3: step 1 of 3: starting {way.new}" in told
     assert (way.engines, way.routed) == ([way.old], [way.old])
