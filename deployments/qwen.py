@@ -79,7 +79,8 @@ class QwenAgent:
     async def call(self, call: AgentCall) -> AsyncIterator[Packet]:
         """One attempt: ``Accepted``, then the engine's frames. Closing it aborts the work."""
         yield (Accepted(call.target, call.release),)
-        async with aclosing(self._watch.counted(self._vllm.call(call))) as packets:
+        prompt = call.body.get("messages", call.body.get("prompt"))
+        async with aclosing(self._watch.counted(self._vllm.call(call), prompt)) as packets:
             async for packet in packets:
                 yield packet
 
