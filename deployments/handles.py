@@ -87,6 +87,10 @@ class HandleAgents:
         """The apps whose replicas all died; known as soon as a call has met a dead one."""
         return frozenset(app for app, handle in self._handles.items() if self._bereft(app, handle))
 
+    def running(self) -> frozenset[str]:
+        """The apps that have a replica now, as far as a handle has heard."""
+        return frozenset(app for app, handle in self._handles.items() if running_replicas(handle))
+
     def _bereft(self, app: str, handle: DeploymentHandle) -> bool:
         """Whether all replicas died. An app that may have none is woken by the call that waits."""
         return self._min_replicas.get(app, 0) > 0 and running_replicas(handle) == 0

@@ -148,12 +148,12 @@ def _scores(
 
 def _marks(targets: Sequence[Target], wish: Wish, waits_ms: Sequence[float | None]) -> list[Mark]:
     limit_ms, found = wish.agent.max_queue_ms, []
-    # An engine of this region that has not reported yet is starting: others go first, if it is known of any that it is
-    # well. Nothing is known of anybody without a RegionAgent, and what sleeps at zero is woken by the call.
+    # An engine of this region that has not reported yet and is not known to run is starting: others go first, if any is
+    # known to be well. Nobody is without a RegionAgent, and what sleeps at zero is woken by the call.
     is_backed = any(t.health in ("healthy", "slow") for t in targets)
     for target, wait_ms in zip(targets, waits_ms, strict=True):
         mark: Mark = ""
-        is_starting = target.health == "unknown" and wish.agent.min_replicas > 0 and is_backed
+        is_starting = target.health == "unknown" and not target.runs and wish.agent.min_replicas > 0 and is_backed
         if target.health == "stale" or target.drained or is_starting:
             mark = "backup"
         elif target.region == wish.kept:

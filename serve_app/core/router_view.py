@@ -8,24 +8,28 @@ from serve_app.core.snapshots import Load, RegionView, Snapshot, Target, local_s
 from serve_app.core.table import Table
 
 
-def fitted(snapshot: Snapshot, table: Table, bereft: frozenset[str] = frozenset()) -> Snapshot:
+def fitted(
+    snapshot: Snapshot, table: Table, bereft: frozenset[str] = frozenset(), running: frozenset[str] = frozenset()
+) -> Snapshot:
     """The snapshot with this region's targets as the table names them.
 
     Table and snapshot come apart: of what the snapshot does not know yet nothing is claimed, and what the table names
     no longer is not a target here. ``bereft`` are apps that this Router knows to have no replica, up to seconds before
-    anybody misses their reports: they are a backup.
+    anybody misses their reports: they are a backup. Those in ``running`` have one, whoever has not heard it yet.
     """
     told = {t.agent: t for t in snapshot.targets if t.region == table.region.name}
     own = tuple(
-        _unless_bereft(
-            told[plain.agent] if _same(told.get(plain.agent), plain) else _with_region(plain, snapshot), bereft
+        _as_known(
+            told[plain.agent] if _same(told.get(plain.agent), plain) else _with_region(plain, snapshot), bereft, running
         )
         for plain in local_snapshot(table, snapshot.generation).targets
     )
     return replace(snapshot, targets=(*own, *(t for t in snapshot.targets if t.region != table.region.name)))
 
 
-def _unless_bereft(target: Target, bereft: frozenset[str]) -> Target:
+def _as_known(target: Target, bereft: frozenset[str], running: frozenset[str]) -> Target:
+    if target.app in running:
+        return replace(target, runs=True)
     if target.app not in bereft or target.health == "ejected":
         return target
     return replace(target, health="stale", load=Load(), why="no replica runs here now")

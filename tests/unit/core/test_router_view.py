@@ -67,6 +67,16 @@ def test_an_engine_without_replicas_is_a_backup_before_its_reports_are_missed() 
     assert (out.targets[0].health, out.targets[0].why) == ("ejected", "no token")
 
 
+def test_an_engine_that_runs_is_no_engine_that_starts_whoever_has_not_heard_it_yet() -> None:
+    wish = Wish(CHAT, ANYBODY, "en", 10, region="cloud-a")
+    # After a switch to another engine the RegionAgent may still tell of the one before.
+    seen = snapshot(target(app="qwen-chat--99999999"), target("cloud-b", gpu_hour_usd=2.0))
+    for running, order in ((frozenset(), ["cloud-b", "cloud-a"]), (frozenset({CHAT.app}), ["cloud-a", "cloud-b"])):
+        made = fitted(seen, TABLE, running=running)
+        assert [t.region for t in choose(made, wish, default_weights()).order] == order
+        assert (made.targets[0].health, made.targets[0].runs) == ("unknown", bool(running))
+
+
 def test_a_drain_holds_for_targets_that_the_agent_does_not_know_yet() -> None:
     made = fitted(snapshot(regions=(view("cloud-a", drained=True),)), TABLE)
     assert [t.drained for t in made.targets] == [True, True]

@@ -80,7 +80,7 @@ async def test_an_app_that_lost_all_replicas_is_not_asked(monkeypatch: pytest.Mo
     await stage.keep()
     stage.running = 0
     assert (await stage.run(), stage.asked) == ("no_target", 0)
-    assert stage.agents.bereft() == {TARGET.app}
+    assert (stage.agents.bereft(), stage.agents.running()) == ({TARGET.app}, frozenset())
 
 
 @pytest.mark.parametrize(("running", "min_replicas"), [(0, 0), (None, 1), (1, 1)])
@@ -91,6 +91,7 @@ async def test_an_app_at_zero_one_that_starts_and_one_that_runs_are_asked(
     await stage.keep(min_replicas)
     stage.running = running
     assert stage.agents.bereft() == frozenset()
+    assert stage.agents.running() == ({TARGET.app} if running else frozenset())
     assert (len(await stage.run()), stage.asked) == (4, 1)
 
 
