@@ -40,6 +40,7 @@ STATES = st.builds(
     TEXT,
     NUMBERS,
     st.dictionaries(NAMES, NUMBERS, max_size=3),
+    TEXT,
 )
 NODES = st.builds(
     reports.Node,

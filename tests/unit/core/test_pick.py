@@ -105,7 +105,7 @@ def test_rte_10_who_reports_nothing_any_more_is_asked_after_all_others() -> None
     assert [t.region for t in choose(stale, busy, wish=replace(WISH, session="s", kept="a")).order] == ["b", "a"]
 
 
-def test_an_engine_that_starts_here_is_a_backup_while_somebody_is_known_to_be_well() -> None:
+def test_rte_33_an_engine_that_starts_here_is_a_backup_while_somebody_is_known_to_be_well() -> None:
     starting, busy = target("a", health="unknown"), target("b", load=Load(9000.0, waiting=50, running=4))
     assert [(c.target.region, c.mark) for c in choose(starting, busy).candidates] == [
         ("b", "over limit"),

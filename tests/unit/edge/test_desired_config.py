@@ -545,7 +545,7 @@ async def test_documents_that_start_nothing_are_looked_at_again_each_minute(flee
 
 
 @pytest.mark.parametrize(("written", "limit_s"), [("", 1800.0), ("timeouts: {start: 50m}\n  ", 3000.0)])
-async def test_an_engine_has_its_own_time_to_start_and_is_told_as_starting(
+async def test_rte_33_an_engine_has_its_own_time_to_start_and_is_told_as_starting(
     fleet: Path, tmp_path: Path, written: str, limit_s: float
 ) -> None:
     way = Way(fleet, tmp_path)
