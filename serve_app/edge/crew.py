@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
@@ -50,9 +51,12 @@ def run_all(
         for _ in range(threads):
             threading.Thread(target=one, daemon=True).start()
         with changed:
+            watch_s = time.monotonic() + every_s
             while busy and not faults:
-                changed.wait(every_s)
-                watch()
+                changed.wait(watch_s - time.monotonic())
+                if time.monotonic() >= watch_s:
+                    watch()
+                    watch_s = time.monotonic() + every_s
         if faults:
             raise faults[0]
     finally:

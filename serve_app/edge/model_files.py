@@ -26,7 +26,7 @@ ALLOWED: Final = (
 _ROOT: Final = Path(__file__).resolve().parents[2]
 
 #: Whoever asks a store what it holds has somebody waiting.
-_ASKED: Final = Limits(attempts=3, silence_s=10.0)
+_ASKED: Final = Limits(attempts=2, silence_s=10.0)
 
 
 def embedded(name: str) -> Path:
