@@ -15,7 +15,7 @@ from typing import Final
 
 from serve_app.core.model_address import Address
 from serve_app.core.model_manifest import MOST_BYTES, Manifest, ManifestError, is_weight_index, missing_shards
-from serve_app.core.model_plan import Part, Journal, drop_line, fetch_order, have_line, shown
+from serve_app.core.model_plan import Journal, Part, drop_line, fetch_order, have_line, shown
 from serve_app.edge.crew import run_all
 from serve_app.edge.model_cache import FILES, JOURNAL, ModelCache, Tell
 from serve_app.edge.store_types import Limits, NotThere, Store, StoreAway, StoreError, Untrue, pause

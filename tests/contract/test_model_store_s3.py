@@ -155,7 +155,7 @@ ONE = Limits(parallel=2, part_bytes=10_000, attempts=2, pause_s=0.0, silence_s=5
     [
         (body(b"x" * 3500), Untrue, "3500 bytes with SHA-256 "),
         (body(b"x" * 9000), Untrue, "3500 bytes with SHA-256 "),
-        (body(b"<html>busy</html>", "200 OK"), Untrue, "answers 200, bytes 0-3499/3500; asked was 206, bytes 0-3499/3500"),
+        (body(b"<html>busy</html>", "200 OK"), Untrue, "answers 200, bytes 0-3499/3500; asked was 206, bytes 0-"),
         (body(b"x" * 9, said="bytes 0-8/9"), Untrue, "answers 206, bytes 0-8/9; asked was 206, bytes 0-3499/3500"),
         (body(b"x", said=f"key {SECRET_KEY}"), Untrue, "answers 206, no range; asked was 206, bytes 0-3499/3500"),
         (body(b"x" * 100, length=3500), StoreAway, "the store broke off 3300 bytes before the end"),
@@ -163,10 +163,10 @@ ONE = Limits(parallel=2, part_bytes=10_000, attempts=2, pause_s=0.0, silence_s=5
         (body(b"<Error><Code>SlowDown</Code></Error>", "503 Slow Down"), StoreAway, "the store answers 503 SlowDown"),
         (body(b"garbage", "500 Broken"), StoreAway, "the store answers 500 "),
         (body(b"<Error><Code>AccessDenied</Code></Error>", "403 Forbidden"), StoreError, "refuses: 403 AccessDenied"),
-        (body(f"<Error><Code>{ACCESS_KEY}</Code><Message>{SECRET_KEY}</Message></Error>".encode(), "400 Bad"), StoreError,
-         "refuses: 400 without a code"),
+        (body(f"<Error><Code>{ACCESS_KEY}</Code><Message>{SECRET_KEY}</Message></Error>".encode(), "400 Bad"),
+         StoreError, "refuses: 400 without a code"),
         (body(b"", "416 Range Not Satisfiable"), Untrue, "is shorter in the store than the manifest says"),
-        (body(b"<Error><Code>NoSuchKey</Code></Error>", "404 Not Found"), NotThere, "is not in the store, though the manifest"),
+        (body(b"<Error><Code>NoSuchKey</Code></Error>", "404 Not Found"), NotThere, "is not in the store, though the"),
     ],
 )  # fmt: skip
 def test_a_bucket_that_lies_is_told_and_nothing_of_it_is_loaded(

@@ -43,7 +43,7 @@ def test_the_first_fault_ends_it() -> None:
         if item == 5:
             raise ValueError("the fault")
 
-    with pytest.raises(ValueError, match="^the fault$"):
+    with pytest.raises(ValueError, match=r"^the fault$"):
         run_all(range(1000), work, lambda: None, threads=1, every_s=1.0, stop=stop)
     assert begun == list(range(6))
 
@@ -53,13 +53,13 @@ def test_a_fault_of_whoever_makes_or_watches_ends_it_too() -> None:
         yield 1
         raise OSError("no more")
 
-    with pytest.raises(OSError, match="^no more$"):
+    with pytest.raises(OSError, match=r"^no more$"):
         run_all(items(), lambda item: None, lambda: None, threads=2, every_s=1.0)
     stop = threading.Event()
 
     def watch() -> None:
         raise TimeoutError("long enough")
 
-    with pytest.raises(TimeoutError, match="^long enough$"):
+    with pytest.raises(TimeoutError, match=r"^long enough$"):
         run_all([1], lambda item: stop.wait(30), watch, threads=1, every_s=0.01, stop=stop)
     assert stop.is_set()
