@@ -24,7 +24,7 @@ from serve_app.core.health import FRESH_S
 from serve_app.core.reports import FRESH_S as REPORT_FRESH_S
 from serve_app.core.reports import ReplicaReport
 from serve_app.edge.agent_app import RESOURCES_VARIABLE, THREADS_VARIABLE
-from serve_app.edge.model_files import local_model
+from serve_app.edge.engine_model import engine_model
 from serve_app.ports import Accepted, AgentCall, Packet
 
 log = logging.getLogger("ray.serve")
@@ -47,9 +47,9 @@ class QwenAgent:
         self._args = args
         began_s = time.monotonic()
         resources = json.loads(os.environ.get(RESOURCES_VARIABLE, "{}"))
-        model = await asyncio.to_thread(local_model, args["model_path"])
+        model, self._model_lease = await asyncio.to_thread(engine_model, args)
         guard = Guard()
-        self._vllm = await Vllm.start(args["agent"], str(model), args["engine"], resources)
+        self._vllm = await Vllm.start(args["agent"], model, args["engine"], resources)
         await asyncio.to_thread(guard.settle)
         if THREADS_VARIABLE in os.environ:
             step_back(guard.engine(), ENGINE_NICE)

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from cluster_configs import schema
 from cluster_configs.bundle import Config, bundle, engine_owner, languages_named
-from serve_app.core.names import digest_of
+from serve_app.core.names import engine_digest
 from serve_app.edge.agent_app import agent_app
 from serve_app.edge.federation_apps import THIN_CPUS, control_config, region_app
 from serve_app.edge.model_files import as_model_path, hub_revision, model_digest
@@ -35,8 +35,7 @@ def engine_args(name: str, spec: schema.AgentSpec, model_path: str) -> dict[str,
         engine |= {"revision": revision, "tokenizer_revision": revision}
     facts = {"agent": name, "model_path": model_path, "engine": engine}
     # The path is where the weights lie, the digest is what they are: moving them does not change the engine.
-    digest = digest_of({"weights": model_digest(model_path), "engine": engine})
-    return {**facts, "engine_digest": digest}
+    return {**facts, "engine_digest": engine_digest(model_digest(model_path), engine)}
 
 
 def router_config(
