@@ -70,7 +70,10 @@ class RouterReport:
 
 @dataclass(frozen=True, slots=True)
 class TargetReport:
-    """One target as its own region reports it, to the coordinator and in beats to peers."""
+    """One target as its own region reports it, to the coordinator and in beats to peers.
+
+    ``missing`` are replicas that it wants and cannot have: there is no room, and nobody could give way.
+    """
 
     agent: str
     app: str
@@ -82,13 +85,15 @@ class TargetReport:
     slots: int
     max_model_len: int
     load: Load
+    missing: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class RegionState:
     """A region's own summary: its health and its targets. ``revision`` is the applied configuration's.
 
-    ``age_s`` is how old it was when it was sent, for a gateway whose RegionAgent is silent.
+    ``age_s`` is how old it was when it was sent, for a gateway whose RegionAgent is silent. ``lowered`` says of
+    each agent that gives way to a more important one how far, and to whom.
     """
 
     region: str
@@ -98,6 +103,7 @@ class RegionState:
     revision: str = ""
     age_s: float = 0.0
     spilled_rps: Mapping[str, float] = field(default_factory=dict)
+    lowered: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

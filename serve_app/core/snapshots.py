@@ -34,7 +34,7 @@ class Target:
 
     ``weight`` in (0, 1] is the share of its score it counts with: less while it is slow or ramping up. ``why`` says
     what its health comes from. ``drained``: an operator took its region out; ``drifted``: it serves another release
-    than its plan says.
+    than its plan says; ``short``: it wants more replicas than its region has room for.
     """
 
     region: str
@@ -53,6 +53,7 @@ class Target:
     accepts_spill: bool = True
     drained: bool = False
     drifted: bool = False
+    short: bool = False
     why: str = ""
 
     @property
