@@ -91,7 +91,7 @@ def stories(draw: st.DrawFn) -> tuple[Cluster, list[tuple[dict[str, int], list[s
 
 
 @given(stories(), st.integers(1, 40))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_only_the_less_important_give_way_and_nothing_swings(
     story: tuple[Cluster, list[tuple[dict[str, int], list[str]]]], looks: int
 ) -> None:
@@ -108,7 +108,7 @@ def test_only_the_less_important_give_way_and_nothing_swings(
 
 
 @given(stories())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_what_nobody_needs_any_more_is_given_back(
     story: tuple[Cluster, list[tuple[dict[str, int], list[str]]]],
 ) -> None:
