@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections import defaultdict
 from collections.abc import AsyncGenerator, Mapping
+from dataclasses import replace
 from typing import Final
 
 from ray import serve
@@ -17,7 +18,7 @@ from deployments.replicas import running_replicas
 from serve_app.core.language import LanguageGuess
 from serve_app.core.snapshots import Target
 from serve_app.outcomes import GrixError
-from serve_app.ports import AgentCall, Frame, Packet, Tail
+from serve_app.ports import AgentCall, Frame, Head, Packet, Tail
 
 log = logging.getLogger("ray.serve")
 
@@ -106,18 +107,20 @@ class HandleAgents:
             raise GrixError("no_target", f"{target.id} is not started here.", retry_after_s=5.0)
         if self._bereft(target.app, handle):
             raise _bereft_of(target)
+        # No replica, and yet not bereft: the agent is at zero, and this call wakes it.
+        wakes = self._min_replicas.get(target.app) == 0 and not running_replicas(handle)
         packets = handle.remote(call)
         ended = False
         try:
             first = await self._accepted(target, packets)
             ended = bool(first) and isinstance(first[-1], Tail)
             for frame in first:
-                yield frame
+                yield _told(frame, wakes=wakes)
             async for packet in packets:
                 # After its tail a call has nothing left to cancel: an abort for each finished one would be a flood.
                 ended = isinstance(packet[-1], Tail)
                 for frame in packet:
-                    yield frame
+                    yield _told(frame, wakes=wakes)
             ended = True
         except BackPressureError:
             ended = True
@@ -165,6 +168,10 @@ class HandleAgents:
             return bool(await asyncio.wait_for(_resolve(answer), PROBE_LIMIT_S))
         except (TimeoutError, RayError, RayServeException):
             return False
+
+
+def _told(frame: Frame, *, wakes: bool) -> Frame:
+    return replace(frame, queued=True) if wakes and isinstance(frame, Head) else frame
 
 
 def _bereft_of(target: Target) -> GrixError:

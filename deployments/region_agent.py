@@ -14,6 +14,8 @@ import ray
 from ray import serve
 from ray.serve.handle import DeploymentHandle
 
+from serve_app.core.names import agent_of
+from serve_app.core.preempt import Change
 from serve_app.core.reports import Node, PeerView, RegionState, ReplicaReport, RouterReport
 from serve_app.core.snapshots import Snapshot
 from serve_app.edge.clock import RealClock
@@ -53,7 +55,7 @@ class RegionAgent:
     async def __init__(self, gateway: DeploymentHandle) -> None:
         """``gateway`` is not called from here: it pushes. An application is one graph, so it is bound here."""
         clock, meter = RealClock(), ServeMeter()
-        self._region = ""
+        self._region, self._meter = "", meter
         self._service = RegionService(
             now_s=clock.now_s,
             unix_s=clock.unix_s,
@@ -62,6 +64,8 @@ class RegionAgent:
             writer=_writer(os.environ),
             folder=_folder(os.environ),
             on_put_back=lambda count: meter.add("grix_config_put_back_total", {"region": self._region}, count),
+            resources=ray.cluster_resources,
+            on_room=self._tell_room,
         )
 
     async def reconfigure(self, user_config: dict[str, Any]) -> None:
@@ -69,6 +73,17 @@ class RegionAgent:
         self._service.configure(user_config)
         self._region = user_config["region"]["name"]
         log.setLevel(user_config.get("logLevel", "INFO"))
+
+    def _tell_room(self, change: Change | None, missing: Mapping[str, int]) -> None:
+        for agent, replicas in missing.items():
+            self._meter.set("grix_missing_replicas", {"region": self._region, "agent": agent}, replicas)
+        if change is None:
+            return
+        who = {"region": self._region, "agent": agent_of(change.app)}
+        if change.cause is None:
+            self._meter.add("grix_preemption_restores_total", who, 1)
+        else:
+            self._meter.add("grix_preemptions_total", {**who, "to": agent_of(change.cause)}, 1)
 
     async def push_replica(self, report: ReplicaReport) -> float:
         """``offered_spilled_rps`` of the replica's engine."""

@@ -191,10 +191,10 @@ class Vllm:
                     continue
                 body = Body("".join(held).encode())
                 held.clear()
-                yield (body,) if started else (Head(max_tokens=watch.max_tokens), body)
+                yield (body,) if started else (_head(watch), body)
                 started = True
             last = (Body("".join(held).encode()), self._tail(watch, None))
-            yield last if started else (Head(max_tokens=watch.max_tokens), *last)
+            yield last if started else (_head(watch), *last)
         finally:
             await events.aclose()
 
@@ -205,7 +205,7 @@ class Vllm:
             await asyncio.wait({answer, first}, return_when=asyncio.FIRST_COMPLETED)
             started = not answer.done()
             if started:
-                yield (Head(max_tokens=watch.max_tokens),)
+                yield (_head(watch),)
             response = await answer
             failure = None
             if isinstance(response, ErrorResponse):
@@ -216,7 +216,7 @@ class Vllm:
                 yield (self._tail(watch, failure),) if started else self._failed(watch, failure)
                 return
             last = (Body(response.model_dump_json(exclude_unset=False).encode()), self._tail(watch, None))
-            yield last if started else (Head(max_tokens=watch.max_tokens), *last)
+            yield last if started else (_head(watch), *last)
         finally:
             first.cancel()
             answer.cancel()
@@ -276,6 +276,10 @@ def _request(headers: dict[str, str]) -> Request:
     """The least of an HTTP request that vLLM's OpenAI layer reads: headers and state."""
     raw = [(k.encode(), v.encode("latin-1", "replace")) for k, v in headers.items()]
     return Request({"type": "http", "method": "POST", "path": "/", "headers": raw, "query_string": b""})
+
+
+def _head(watch: Watch) -> Head:
+    return Head(max_tokens=watch.max_tokens, queued=watch.queued)
 
 
 def _since_ms(start_s: float, end_s: float | None) -> float | None:

@@ -92,10 +92,14 @@ class Accepted:
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """With the first token, or instead of one: then ``failure`` is set and nothing but a Tail follows."""
+    """With the first token, or instead of one: then ``failure`` is set and nothing but a Tail follows.
+
+    ``queued``: the call had to wait for a replica, or for a place in the engine.
+    """
 
     max_tokens: int | None = None
     failure: Failure | None = None
+    queued: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,6 +268,7 @@ class RequestRecord:
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     finish_reason: str | None = None
+    queued: bool | None = None
     queue_wait_ms: float | None = None
     first_token_ms: float | None = None
     wait_ms: float | None = None

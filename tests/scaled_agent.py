@@ -1,6 +1,7 @@
 """QwenAgent's surface as scaling sees it, without an engine: calls of a given length, and slots that they wait for.
 
-In front of it an entry that sends one call for each HTTP request: ``GET /?seconds=S`` answers the process that ran it.
+In front of it an entry that sends one call for each HTTP request: ``GET /?seconds=S&app=APP`` answers the process that
+ran it.
 """
 
 from __future__ import annotations
@@ -61,13 +62,10 @@ class ScaledAgent:
 
 @serve.deployment(name="Entry", max_ongoing_requests=1000)
 class Entry:
-    """Calls the agent of ``app``. Who leaves takes the call along, as in the Router."""
-
-    def __init__(self, app: str) -> None:
-        self._app = app
+    """Calls agents. Who leaves takes the call along, as in the Router."""
 
     async def __call__(self, request: Request) -> JSONResponse:
-        handle = await asyncio.to_thread(serve.get_deployment_handle, "QwenAgent", self._app)
+        handle = await asyncio.to_thread(serve.get_deployment_handle, "QwenAgent", request.query_params["app"])
         seconds = float(request.query_params["seconds"])
         return JSONResponse(await handle.call.remote(time.time(), seconds))
 
@@ -77,4 +75,4 @@ def build_agent(args: dict[str, Any]) -> serve.Application:
 
 
 def build_entry(args: dict[str, Any]) -> serve.Application:
-    return Entry.bind(args["app"])
+    return Entry.bind()

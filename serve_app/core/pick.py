@@ -20,6 +20,9 @@ from serve_app.core.table import Agent, Tenant
 from serve_app.core.tenants import allowed_zones
 from serve_app.outcomes import Reason
 
+#: Of ``maxQueueMs``: where no replica can come to help, others are asked as soon as more than this is waited; it is
+#: what by default counts as quiet, so that a region which is short keeps what it carries.
+SHORT_RATIO: Final = 0.2
 _NOTHING: Final[Mapping[str, int]] = MappingProxyType({})
 
 
@@ -158,7 +161,7 @@ def _marks(targets: Sequence[Target], wish: Wish, waits_ms: Sequence[float | Non
             mark = "backup"
         elif target.region == wish.kept:
             mark = "handover" if (target.load.waiting or 0) > wish.agent.handover_queue else "kept"
-        elif wait_ms is not None and wait_ms >= limit_ms:
+        elif wait_ms is not None and wait_ms >= limit_ms * (SHORT_RATIO if target.short else 1.0):
             mark = "over limit"
         elif target.breaker == "probing":
             mark = "probe"

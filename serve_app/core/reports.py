@@ -74,7 +74,10 @@ class RouterReport:
 
 @dataclass(frozen=True, slots=True)
 class TargetReport:
-    """One target as its own region reports it, to the coordinator and in beats to peers."""
+    """One target as its own region reports it, to the coordinator and in beats to peers.
+
+    ``missing`` are replicas that it wants and cannot have: there is no room, and nobody could give way.
+    """
 
     agent: str
     app: str
@@ -86,6 +89,7 @@ class TargetReport:
     slots: int
     max_model_len: int
     load: Load
+    missing: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +97,8 @@ class RegionState:
     """A region's own summary: its health and its targets. ``revision`` is the applied configuration's.
 
     ``age_s`` is how old it was when it was sent, for a gateway whose RegionAgent is silent. ``refused`` is the revision
-    that was to be applied and could not be; ``why`` says why.
+    that was to be applied and could not be; ``why`` says why. ``lowered`` says of each agent that gives way to a more
+    important one how far, and to whom.
     """
 
     region: str
@@ -104,6 +109,7 @@ class RegionState:
     age_s: float = 0.0
     spilled_rps: Mapping[str, float] = field(default_factory=dict)
     refused: str = ""
+    lowered: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from cluster_configs.faults import ConfigError
 from serve_app.edge.agent_app import START_LIMIT
 from serve_app.edge.desired_config import Apps, ConfigWriter, Desired, all_same, by_name, rendered_with, same, steps
 from serve_app.edge.model_files import ModelError
+from serve_app.edge.preemption import Preemption
 from serve_app.edge.serve_rest import BROKEN, AppStatus, ServeRestError
 
 log = logging.getLogger("ray.serve")
@@ -76,8 +78,9 @@ class ConfigKeeper:
         is_idle: Callable[[str], bool],
         on_revision: Callable[[str], None],
         on_put_back: Callable[[int], None],
+        preemption: Preemption,
     ) -> None:
-        self._writer = writer
+        self._writer, self._preemption = writer, preemption
         self._now_s, self._sleep = now_s, sleep
         self._is_idle, self._on_revision, self._on_put_back = is_idle, on_revision, on_put_back
         self._user_config: Mapping[str, Any] = {}
@@ -110,6 +113,7 @@ class ConfigKeeper:
             said.append(self._refused.said)
         if self._foreign is not None and self._now_s() - self._foreign[1] <= TOLD_S:
             said.append(f"a foreign change of the Serve config was put back: {self._foreign[0]}")
+        said += self._preemption.told()
         return "; ".join(part for part in said if part)
 
     async def run(self) -> None:
@@ -122,7 +126,7 @@ class ConfigKeeper:
             except Exception:  # a fault of ours must not take the region's picture of the fleet away with it
                 log.exception("the Serve config of this region is not kept")
             try:
-                async with asyncio.timeout(LOOK_S):
+                async with asyncio.timeout(POLL_S if self._preemption.is_urgent else LOOK_S):
                     await self._wake.wait()
             except TimeoutError:
                 pass
@@ -144,6 +148,7 @@ class ConfigKeeper:
             self._foreign = (", ".join(foreign), self._now_s())
             log.warning("somebody else has changed the Serve config; put back: %s", self._foreign[0])
             self._on_put_back(len(foreign))
+        await self._preemption.look(self._top())
         wanted, desired = self._wanted, self._writer.desired
         if wanted is None or self._is_refused(wanted):
             return
@@ -215,7 +220,7 @@ class ConfigKeeper:
             await self._sleep(POLL_S)
             late = sorted(apps)
             try:
-                states = await asyncio.to_thread(self._writer.states)
+                states = await self._look()
             except ServeRestError as error:
                 said = f": {error}"
             else:
@@ -237,8 +242,16 @@ class ConfigKeeper:
         until_s, since_s = self._now_s() + max(totals, default=0.0), self._now_s()
         while self._now_s() < until_s and self._now_s() - since_s < IDLE_S:
             await self._sleep(POLL_S)
+            with contextlib.suppress(ServeRestError):
+                await self._look()
             if not all(self._is_idle(app) for app in apps):
                 since_s = self._now_s()
+
+    async def _look(self) -> Mapping[str, AppStatus]:
+        """The applications' states. Nobody who needs room has to wait until documents are in force."""
+        states = await asyncio.to_thread(self._writer.states)
+        await self._preemption.look(self._top())
+        return states
 
 
 def _start_limit_s(app: Mapping[str, Any]) -> float:

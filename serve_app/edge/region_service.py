@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from cluster_configs.fleet import fleet_facts
+from serve_app.core.names import agent_of
+from serve_app.core.preempt import Amounts, Change, Decision
 from serve_app.core.region_state import RegionCore
 from serve_app.core.reports import Node, PeerView, Plan, RegionState, ReplicaReport, RouterReport
 from serve_app.core.snapshots import Snapshot
@@ -22,6 +24,7 @@ from serve_app.edge.coordinator_link import CoordinatorLink, LinkStatus, Told
 from serve_app.edge.desired_config import ConfigWriter
 from serve_app.edge.drain_file import DrainFile
 from serve_app.edge.grpc_tls import TlsError, TlsFolder
+from serve_app.edge.preemption import Preemption, said
 
 log = logging.getLogger("ray.serve")
 
@@ -43,7 +46,8 @@ class RegionService:
     """One region's state and its link to the coordinator. ``nodes`` tells the hardware of this moment.
 
     ``writer`` is ``None`` where nobody said where the cluster's dashboard is: then its Serve config is left alone.
-    ``folder`` is for what shall outlive this process.
+    ``folder`` is for what shall outlive this process. ``resources`` are the cluster's, by name; ``on_room`` hears who
+    gave way or has its replicas again, and by agent how many replicas find no room.
     """
 
     def __init__(
@@ -56,6 +60,8 @@ class RegionService:
         writer: ConfigWriter | None = None,
         folder: Path | None = None,
         on_put_back: Callable[[int], None] = lambda count: None,
+        resources: Callable[[], Amounts] = dict,
+        on_room: Callable[[Change | None, Mapping[str, int]], None] = lambda change, missing: None,
     ) -> None:
         self._clock_s, self._jitter, self._nodes = now_s, jitter, nodes
         self._seen_s = now_s()
@@ -68,6 +74,7 @@ class RegionService:
         self._link_fault = "not dialled yet"
         self._linking: asyncio.Task[None] | None = None
         self._looking: asyncio.Task[None] | None = None
+        self._resources, self._on_room = resources, on_room
         self._keeper = None if writer is None else self._keeper_of(writer, on_put_back)
         self._keeping: asyncio.Task[None] | None = None
         self._drains = DrainFile(folder)
@@ -259,7 +266,13 @@ class RegionService:
             is_idle=lambda app: self.core.is_idle(app, self._now_s()),
             on_revision=self._fulfils,
             on_put_back=on_put_back,
+            preemption=Preemption(writer, now_s=self._now_s, resources=self._resources, on_decision=self._make_room),
         )
+
+    def _make_room(self, decision: Decision) -> None:
+        lowered = {agent_of(app): said(ceiling) for app, ceiling in decision.memory.ceilings.items()}
+        self.core.room(decision.short, lowered)
+        self._on_room(decision.change, self.core.missing)
 
     def _fulfils(self, revision: str) -> None:
         self.core.revision = revision

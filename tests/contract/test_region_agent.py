@@ -73,6 +73,19 @@ def test_engines_without_tokens_are_out_and_come_back_by_the_ramp(region: StubRe
     assert later["generation"] > back["generation"]
 
 
+def missing(region: StubRegion) -> dict[str, float]:
+    """By agent, the replicas for which there is no room, as the node exports them."""
+    row = r'^\S*grix_missing_replicas\{[^}]*agent="([^"]+)"[^}]*\} (\S+)$'
+    return {agent: float(value) for agent, value in re.findall(row, region.metrics(), re.MULTILINE)}
+
+
+def test_it_tells_of_each_agent_for_how_many_replicas_there_is_no_room(region: StubRegion) -> None:
+    deadline_s = time.monotonic() + 40.0
+    while missing(region) != {"qwen-chat": 0.0, "qwen-doc": 0.0}:
+        assert time.monotonic() < deadline_s, region.metrics()[-2000:]
+        time.sleep(0.5)
+
+
 def put_back_count(region: StubRegion) -> float:
     """The metric, as the node exports it; 0 before the first time."""
     found = re.search(r"^\S*grix_config_put_back_total\{[^}]*\} (\S+)$", region.metrics(), re.MULTILINE)

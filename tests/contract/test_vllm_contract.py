@@ -42,6 +42,7 @@ from deployments import tool_calls
 from deployments.engine_load import EngineLoad
 from deployments.terse_json import terse
 from deployments.vllm_adapter import Vllm
+from deployments.watched_llm import Watch
 from serve_app.cli.tour import TOOL_NAME, TOOL_SCHEMA
 from serve_app.edge.model_files import embedded
 from serve_app.openai_request import HONOURED
@@ -159,6 +160,16 @@ def test_statistics_the_watch_reads() -> None:
     source = inspect.getsource(OutputProcessor.__init__) + inspect.getsource(RequestState.__init__)
     for attribute in ("self.request_states", "self.external_req_ids", "self.stats ="):
         assert attribute in source
+
+
+@pytest.mark.parametrize(("waited_s", "queued"), [(0.0002, False), (0.05, True)])
+def test_who_was_not_scheduled_at_once_has_waited_for_a_place(waited_s: float, queued: bool) -> None:
+    watch = Watch(AgentCall("r1", "chat", "a", {}, True, 8, 100), 90.0)
+    assert not watch.queued
+    watch.timed(RequestStateStats(queued_ts=100.0))
+    assert not watch.queued
+    watch.timed(RequestStateStats(queued_ts=100.0, scheduled_ts=100.0 + waited_s))
+    assert watch.queued is queued
 
 
 def test_an_engine_can_be_given_up() -> None:

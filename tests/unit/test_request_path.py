@@ -392,6 +392,39 @@ async def test_a_data_class_narrows_where_a_request_may_go() -> None:
     assert (answer.status, error(answer)["code"]) == (403, "residency")
 
 
+WAITED = Head(max_tokens=64, queued=True)
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize(
+    ("scripts", "queued"),
+    [
+        ([()], False),
+        ([(WAITED,)], True),
+        # Turned away for want of a place, then answered by another region, or by the same one later.
+        ([refused("overloaded"), ()], True),
+        ([(failed("queue_timeout"),), ()], True),
+        ([refused("overloaded", retry_after_s=1.0), ()], True),
+        # A fault is no want of places.
+        ([(failed("upstream_failed"),), ()], False),
+        ([(failed("no_target"),), ()], False),
+    ],
+)
+async def test_an_answer_says_that_its_request_waited_for_capacity(
+    scripts: list[tuple[Step, ...]], queued: bool, stream: bool
+) -> None:
+    good = STREAMED if stream else GOOD
+    played = [good if not s else (good[0], *s, *good[2:]) if s[0] is WAITED else s for s in scripts]
+    stage = Stage(scripts=played, snapshot=two_regions())
+    answer = await run(stage, {**HELLO, "stream": stream})
+    assert answer.status == 200
+    assert answer.headers.get("x-grix-queued") == ("1" if queued else None)
+    if not isinstance(answer.body, bytes):
+        assert [data async for data in answer.body][-1] == b"data: [DONE]\n\n"
+    (record,) = stage.journal.records
+    assert record.queued is queued
+
+
 @pytest.mark.parametrize("stream", [True, False])
 async def test_rte_04a_an_empty_fleet_is_a_503_that_invites_a_retry(stream: bool) -> None:
     stage = Stage(snapshot=Snapshot(0, 1, ()))

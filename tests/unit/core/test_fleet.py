@@ -264,6 +264,27 @@ def test_drift_leaves_a_line_when_it_begins_and_when_it_ends() -> None:
     assert audits(world.out, "drift") == [Audit("a", "drift", "a", "chat", "")]
 
 
+def test_who_gives_way_and_who_lacks_room_leave_a_line_and_are_in_the_plan() -> None:
+    world = up()
+    world.report("a", replace(state("a", "healthy", "", target(missing=1)), lowered={"doc": "at most 1, for chat"}))
+    assert audits(world.out, "preempt") == [Audit("a", "preempt", "a", "", "doc at most 1, for chat")]
+    assert audits(world.out, "room") == [Audit("a", "room", "a", "chat lacks 0", "chat lacks 1")]
+    world.beat("a", "b")
+    planned = next(r.state for r in world.fleet.plan().regions if r.name == "a")
+    assert planned is not None
+    assert (planned.targets[0].missing, planned.lowered) == (1, {"doc": "at most 1, for chat"})
+    generation = world.fleet.generation
+    world.report("a", replace(state("a", "healthy", "", target(missing=1)), lowered={"doc": "at most 1, for chat"}))
+    assert audits(world.out, "preempt") == [] and audits(world.out, "room") == []
+    world.beat("a", "b")
+    assert world.fleet.generation == generation
+    world.report("a", state("a"))
+    assert audits(world.out, "preempt") == [Audit("a", "preempt", "a", "doc at most 1, for chat", "")]
+    assert audits(world.out, "room") == [Audit("a", "room", "a", "chat lacks 1", "chat lacks 0")]
+    world.beat("a", "b")
+    assert world.fleet.generation == generation + 1
+
+
 # ---- replays and borrowed links ----
 
 

@@ -105,6 +105,21 @@ def test_rte_10_who_reports_nothing_any_more_is_asked_after_all_others() -> None
     assert [t.region for t in choose(stale, busy, wish=replace(WISH, session="s", kept="a")).order] == ["b", "a"]
 
 
+@pytest.mark.parametrize(
+    ("wait_ms", "short", "order"), [(60.0, False, "ab"), (60.0, True, "ba"), (49.0, True, "ab"), (None, True, "ab")]
+)
+def test_a_region_without_room_for_its_replicas_is_left_as_soon_as_somebody_waits_there(
+    wait_ms: float | None, short: bool, order: str
+) -> None:
+    here = target("a", short=short, load=Load(wait_ms, waiting=1, running=4))
+    there = target("b", gpu_hour_usd=2.0, load=Load(0.0, waiting=0, running=0))
+    choice = choose(here, there)
+    assert [t.region for t in choice.order] == list(order)
+    # Nobody else may take it: it stays.
+    assert choose(here, replace(there, accepts_spill=False)).order[0].region == "a"
+    assert choose(here, replace(there, load=Load(400.0, waiting=9, running=4))).order[0].region == "a"
+
+
 def test_rte_33_an_engine_that_starts_here_is_a_backup_while_somebody_is_known_to_be_well() -> None:
     starting, busy = target("a", health="unknown"), target("b", load=Load(9000.0, waiting=50, running=4))
     assert [(c.target.region, c.mark) for c in choose(starting, busy).candidates] == [

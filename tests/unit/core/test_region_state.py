@@ -45,6 +45,33 @@ def test_before_any_report_the_own_targets_are_there_and_nothing_is_claimed() ->
     ]
 
 
+def test_replicas_without_room_are_told_to_everybody_until_they_have_it() -> None:
+    made = core()
+    made.replica(push(waiting=2), 0.0)
+    before = made.snapshot_for("r", 0.0)
+    made.room({CHAT.app: 2, "gone--99999999": 1}, {"edge-chat": "at most 1 replica, for qwen-chat"})
+    after, state = made.snapshot_for("r", 0.1), made.own_state(0.1)
+    # With its own load unchanged: Routers hear of it at once.
+    assert after.generation > before.generation
+    assert [(t.short, t.health, t.why) for t in after.targets] == [
+        (True, "healthy", "wants 2 more than there is room for")
+    ] * 2
+    assert [t.missing for t in state.targets] == [2, 2]
+    assert state.lowered == {"edge-chat": "at most 1 replica, for qwen-chat"}
+    assert made.missing == {"qwen-chat": 2, "qwen-doc": 2}
+    made.room({}, {})
+    assert [(t.short, t.why) for t in made.snapshot_for("r", 0.2).targets] == [(False, "")] * 2
+    assert (made.own_state(0.2).lowered, made.missing) == ({}, {"qwen-chat": 0, "qwen-doc": 0})
+
+
+def test_a_peer_without_room_is_seen_so() -> None:
+    made = core()
+    made.peers([beat(0.1, replace(THERE, missing=1))], 0.0)
+    assert found(made.snapshot_for("r", 0.0), "cloud-b").short
+    made.peers([beat(0.1, THERE)], 0.1)
+    assert not found(made.snapshot_for("r", 0.1), "cloud-b").short
+
+
 def test_agents_that_share_an_engine_share_its_load_and_health() -> None:
     made = core()
     made.replica(push(waiting=2, running=3), 0.0)

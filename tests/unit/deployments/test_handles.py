@@ -95,6 +95,19 @@ async def test_an_app_at_zero_one_that_starts_and_one_that_runs_are_asked(
     assert (len(await stage.run()), stage.asked) == (4, 1)
 
 
+@pytest.mark.parametrize(
+    ("running", "min_replicas", "queued"), [(0, 0, True), (None, 0, True), (1, 0, False), (None, 1, False)]
+)
+async def test_a_call_that_wakes_an_agent_has_waited(
+    monkeypatch: pytest.MonkeyPatch, running: int | None, min_replicas: int, queued: bool
+) -> None:
+    stage = Stage(monkeypatch, *FRAMES)
+    await stage.keep(min_replicas)
+    stage.running = running
+    frames = await stage.run()
+    assert [frame.queued for frame in frames if isinstance(frame, Head)] == [queued]
+
+
 async def test_a_call_that_waits_ends_when_the_last_replica_died(monkeypatch: pytest.MonkeyPatch) -> None:
     stage = Stage(monkeypatch, None)
     waiting = asyncio.create_task(stage.run())

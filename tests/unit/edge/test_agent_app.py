@@ -23,7 +23,7 @@ ARGS = {"agent": "qwen-chat", "model_path": "s3://models/m/", "engine": {}, "eng
 
 
 def app(**changes: Any) -> dict[str, Any]:
-    return agent_app(AgentSpec.model_validate({**SPEC, **changes}), ARGS, "cloud-a", fresh_s=2.0)
+    return agent_app(AgentSpec.model_validate({**SPEC, **changes}), ARGS, "cloud-a", fresh_s=2.0, priority=100)
 
 
 def deployment(**changes: Any) -> dict[str, Any]:

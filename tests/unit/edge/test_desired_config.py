@@ -15,9 +15,11 @@ import pytest
 
 from cluster_configs.bundle import Config, to_documents
 from cluster_configs.load import load_paths
+from serve_app.core.preempt import Decision
 from serve_app.edge import config_keeper
 from serve_app.edge.config_keeper import IDLE_S, LOOK_S, REFUSED_S, ConfigKeeper
 from serve_app.edge.desired_config import ConfigWriter, Desired, by_name, rendered_with, steps
+from serve_app.edge.preemption import Preemption
 from serve_app.edge.serve_config import render, use_redis
 from serve_app.edge.serve_rest import ServeRestError
 from tests.region_fakes import FEDERATION
@@ -272,20 +274,29 @@ class Stage:
         self.revisions: list[str] = []
         self.put_back: list[int] = []
         self.slept_s = 0.0
+        self.resources: dict[str, float] = {}
+        self.decisions: list[Decision] = []
         self.on_sleep: Callable[[], None] = lambda: None
         self.restart()
 
     def restart(self) -> None:
         """The RegionAgent is replaced by another one, which knows what the file says and asks for nothing yet."""
+        made = ConfigWriter(self.serve, self._folder)  # type: ignore[arg-type]
         self.keeper = ConfigKeeper(
-            ConfigWriter(self.serve, self._folder),  # type: ignore[arg-type]
+            made,
             now_s=lambda: self.now_s,
             sleep=self.sleep,
             is_idle=lambda app: self.idle,
             on_revision=self.revisions.append,
             on_put_back=self.put_back.append,
+            preemption=Preemption(
+                made, now_s=lambda: self.now_s, resources=lambda: self.resources, on_decision=self.decided
+            ),
         )
         self.keeper.configure({**user_config(self._began), "top": TOP})
+
+    def decided(self, decision: Decision) -> None:
+        self.decisions.append(decision)
 
     async def sleep(self, seconds: float) -> None:
         self.now_s += seconds
@@ -579,6 +590,23 @@ async def test_a_dashboard_that_is_away_is_asked_again_and_the_way_goes_on(fleet
     stage.serve.away = False
     await stage.keeper.turn()
     assert stage.revisions == ["", "r5"]
+
+
+async def test_room_is_looked_for_while_an_engine_starts_and_while_another_ends(fleet: Path, tmp_path: Path) -> None:
+    way = Way(fleet, tmp_path)
+    way.resources = {"CPU": 4.0}
+    way.idle = False
+
+    def later() -> None:
+        way.idle = way.slept_s > 12.0
+        if way.slept_s > 5.0:
+            way.serve.starting = set()
+
+    way.on_sleep = later
+    way.keeper.want("r2", way.documents)
+    await way.keeper.turn()
+    assert way.engines == [way.new]
+    assert len(way.decisions) == 1 + way.slept_s > 12
 
 
 async def test_a_fault_of_ours_does_not_end_the_keeper(fleet: Path, monkeypatch: pytest.MonkeyPatch) -> None:
