@@ -32,7 +32,7 @@ from deployments.vllm_failures import failure_of, plain, stream_failure
 from deployments.watched_llm import WATCH, ContextTooLong, Watch, WatchedLLM
 from serve_app.core.prompting import inert_chat
 from serve_app.core.snapshots import Load
-from serve_app.ports import AgentCall, Body, Failure, Head, Packet, Tail, Usage
+from serve_app.ports import AgentCall, Body, Failure, Head, Kind, Packet, Tail, Usage
 
 _STREAM_ERROR: Final = 'data: {"error"'
 
@@ -108,6 +108,15 @@ class Vllm:
     def for_scaling(self, now_s: float) -> dict[str, float]:
         """The same for Serve's autoscaler."""
         return self._load.for_scaling(now_s)
+
+    def forget_load(self) -> None:
+        """No user waited so far."""
+        self._load = EngineLoad()
+
+    @property
+    def kind(self) -> Kind:
+        """What this model takes: one without a chat template only goes on with a text."""
+        return "chat" if self._state.openai_serving_chat.renderer.tokenizer.chat_template else "completion"
 
     @property
     def max_model_len(self) -> int:

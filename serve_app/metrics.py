@@ -123,6 +123,12 @@ TABLE: Final[tuple[Metric, ...]] = (
         "Applications whose Serve config somebody else had changed, and the RegionAgent put back.",
         ("region",),
     ),
+    Metric(
+        "grix_failed_starts_total",
+        "counter",
+        "Replicas that ended before they ever served, by what they were at: fetch, turn, load or warm_up.",
+        ("region", "agent", "reason"),
+    ),
 )
 
 BY_NAME: Final[dict[str, Metric]] = {m.name: m for m in TABLE}

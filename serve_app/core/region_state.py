@@ -16,6 +16,7 @@ from serve_app.core.fleet_targets import FleetTargets, PeerSight, PlanView
 from serve_app.core.published import Part, Publisher, coarse
 from serve_app.core.region_facts import FleetFacts
 from serve_app.core.reports import (
+    FailedStart,
     PeerView,
     Plan,
     RegionState,
@@ -83,6 +84,10 @@ class RegionCore:
         self._replicas.setdefault(report.app, Replicas()).take(report, now_s)
         rates = self._wanted.now(now_s)
         return sum(rates.get(agent.name, 0.0) for agent in self._facts.agents.values() if agent.app == report.app)
+
+    def failed_start(self, report: FailedStart, now_s: float) -> None:
+        """Takes the last words of a replica that cannot start."""
+        self._replicas.setdefault(report.app, Replicas()).failed_start(report.why, now_s)
 
     def router(self, report: RouterReport, now_s: float) -> None:
         """Takes a Router's push."""
@@ -174,7 +179,8 @@ class RegionCore:
         for agent in self._facts.agents.values():
             told = self._replicas.get(agent.app, Replicas())
             standing = told.standing(now_s, may_sleep=agent.min_replicas == 0, stale_s=self._facts.stale_s)
-            made.append((_report(agent, standing), standing))
+            why = "; ".join(said for said in (standing.why, told.failing(now_s)) if said)
+            made.append((_report(agent, replace(standing, why=why)), standing))
         return made
 
     def _peer_parts(self, now_s: float) -> Iterable[Part]:

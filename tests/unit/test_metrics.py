@@ -34,6 +34,7 @@ def test_names_are_unique_and_found() -> None:
         "grix_session_moves_total",
         "grix_session_store_errors_total",
         "grix_config_put_back_total",
+        "grix_failed_starts_total",
     }
 
 

@@ -97,7 +97,7 @@ def test_a_session_is_counted_by_its_store_and_when_it_moves() -> None:
 
 
 #: Counted when it happens, not when a request ends.
-ELSEWHERE = {"grix_session_store_errors_total", "grix_config_put_back_total"}
+ELSEWHERE = {"grix_session_store_errors_total", "grix_config_put_back_total", "grix_failed_starts_total"}
 
 
 def test_every_number_has_the_labels_of_the_table() -> None:
