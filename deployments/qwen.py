@@ -57,7 +57,7 @@ class QwenAgent:
                 if THREADS_VARIABLE in os.environ:
                     step_back(guard.engine(), ENGINE_NICE)
                 await start.warm_up(self._vllm)
-                self._vllm.forget_load()
+                self._vllm.forget_warm_up()
             # From here on the guard wants beats, which the watch gives.
             await asyncio.to_thread(guard.settle)
         self._watch = EngineWatch(args["agent"], self._vllm.llm, guard)

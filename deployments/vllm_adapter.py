@@ -46,6 +46,7 @@ class Vllm:
         self._agent = agent
         self._special = tuple(sorted(set(_special_tokens(state))))
         self._load = EngineLoad()
+        self._longest_prefill_s = 0.0
 
     @classmethod
     async def start(cls, agent: str, model_path: str, engine: dict[str, Any], resources: dict[str, Any]) -> Vllm:
@@ -87,6 +88,7 @@ class Vllm:
         state.openai_serving_models.model_name = self._model_name
         holder.append(self)
         await llm.warm_up()
+        self._longest_prefill_s = llm.longest_prefill_s
         return self
 
     def _model_name(self, _lora: Any = None) -> str:
@@ -109,9 +111,10 @@ class Vllm:
         """The same for Serve's autoscaler."""
         return self._load.for_scaling(now_s)
 
-    def forget_load(self) -> None:
-        """No user waited so far."""
+    def forget_warm_up(self) -> None:
+        """No user waited so far, and what is slow at its first use is no measure of a prefill."""
         self._load = EngineLoad()
+        self.llm.longest_prefill_s = self._longest_prefill_s
 
     @property
     def kind(self) -> Kind:
