@@ -16,6 +16,7 @@ import ray
 from ray import serve
 
 from autoscale.ray_policy import SETTING
+from deployments.engine_start import LAST_WORDS_S, EngineStart
 from deployments.engine_watch import EngineWatch
 from deployments.guard import Guard, step_back
 from deployments.region_handle import RegionAway, RegionHandle
@@ -47,19 +48,25 @@ class QwenAgent:
         self._args = args
         began_s = time.monotonic()
         resources = json.loads(os.environ.get(RESOURCES_VARIABLE, "{}"))
-        model, self._model_lease = await asyncio.to_thread(engine_model, args)
-        guard = Guard()
-        self._vllm = await Vllm.start(args["agent"], model, args["engine"], resources)
-        await asyncio.to_thread(guard.settle)
-        if THREADS_VARIABLE in os.environ:
-            step_back(guard.engine(), ENGINE_NICE)
+        start = EngineStart.of_this_replica(args["engine_digest"])
+        async with start.told():
+            model, self._model_lease = await asyncio.to_thread(engine_model, args)
+            async with start.turn():
+                guard = Guard(start.left_s + LAST_WORDS_S)
+                self._vllm = await Vllm.start(args["agent"], model, args["engine"], resources)
+                if THREADS_VARIABLE in os.environ:
+                    step_back(guard.engine(), ENGINE_NICE)
+                await start.warm_up(self._vllm)
+                self._vllm.forget_warm_up()
+            # From here on the guard wants beats, which the watch gives.
+            await asyncio.to_thread(guard.settle)
         self._watch = EngineWatch(args["agent"], self._vllm.llm, guard)
         self._watching = asyncio.create_task(self._watch.run())
         self._offered_spilled_rps: float | None = None
         self._scaling: dict[str, float] = {}
         self._pushing = asyncio.create_task(self._push_on())
         log.info(
-            "engine ready: agent=%s model=%s engine_digest=%s context=%d resources=%s labels=%s start_s=%.1f",
+            "engine ready: agent=%s model=%s engine_digest=%s context=%d resources=%s labels=%s start_s=%.1f warm=%s",
             args["agent"],
             model,
             args["engine_digest"],
@@ -67,6 +74,7 @@ class QwenAgent:
             json.dumps(resources, sort_keys=True),
             json.dumps(ray.get_runtime_context().get_node_labels(), sort_keys=True),
             time.monotonic() - began_s,
+            start.warmth,
         )
 
     def reconfigure(self, user_config: dict[str, Any]) -> None:
@@ -129,8 +137,9 @@ class QwenAgent:
                     await self._watch.ending.wait()
 
     def __del__(self) -> None:
-        watching = getattr(self, "_watching", None)
-        if watching is not None:
-            watching.cancel()
-            self._pushing.cancel()
+        # A start that failed has made only some of these.
+        for task in (getattr(self, "_watching", None), getattr(self, "_pushing", None)):
+            if task is not None:
+                task.cancel()
+        if hasattr(self, "_vllm"):
             self._vllm.shutdown()

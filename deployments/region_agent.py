@@ -16,7 +16,7 @@ from ray.serve.handle import DeploymentHandle
 
 from serve_app.core.names import agent_of
 from serve_app.core.preempt import Change
-from serve_app.core.reports import Node, PeerView, RegionState, ReplicaReport, RouterReport
+from serve_app.core.reports import FailedStart, Node, PeerView, RegionState, ReplicaReport, RouterReport
 from serve_app.core.snapshots import Snapshot
 from serve_app.edge.clock import RealClock
 from serve_app.edge.desired_config import ConfigWriter
@@ -66,7 +66,11 @@ class RegionAgent:
             on_put_back=lambda count: meter.add("grix_config_put_back_total", {"region": self._region}, count),
             resources=ray.cluster_resources,
             on_room=self._tell_room,
+            on_failed_start=lambda report: meter.add("grix_failed_starts_total", self._labels(report), 1.0),
         )
+
+    def _labels(self, report: FailedStart) -> dict[str, str]:
+        return {"region": self._region, "agent": agent_of(report.app), "reason": report.stage}
 
     async def reconfigure(self, user_config: dict[str, Any]) -> None:
         """Takes agents, regions, limits and the coordinator's address in place, or refuses them and keeps the old."""
@@ -88,6 +92,10 @@ class RegionAgent:
     async def push_replica(self, report: ReplicaReport) -> float:
         """``offered_spilled_rps`` of the replica's engine."""
         return self._service.push_replica(report)
+
+    async def push_failed_start(self, report: FailedStart) -> None:
+        """The last words of a replica that cannot start."""
+        self._service.push_failed_start(report)
 
     async def push_router(self, report: RouterReport) -> float | None:
         """How old the coordinator's plan is."""

@@ -33,7 +33,7 @@ from deployments.vllm_failures import failure_of, plain, stream_failure
 from deployments.watched_llm import WATCH, ContextTooLong, Watch, WatchedLLM
 from serve_app.core.prompting import inert_chat, is_large
 from serve_app.core.snapshots import Load
-from serve_app.ports import AgentCall, Body, Failure, Head, Packet, Tail, Usage
+from serve_app.ports import AgentCall, Body, Failure, Head, Kind, Packet, Tail, Usage
 
 _STREAM_ERROR: Final = 'data: {"error"'
 
@@ -47,6 +47,7 @@ class Vllm:
         self._agent = agent
         self._special = tuple(sorted(set(_special_tokens(state))))
         self._load = EngineLoad()
+        self._longest_prefill_s = 0.0
 
     @classmethod
     async def start(cls, agent: str, model_path: str, engine: dict[str, Any], resources: dict[str, Any]) -> Vllm:
@@ -88,6 +89,7 @@ class Vllm:
         state.openai_serving_models.model_name = self._model_name
         holder.append(self)
         await llm.warm_up()
+        self._longest_prefill_s = llm.longest_prefill_s
         return self
 
     def _model_name(self, _lora: Any = None) -> str:
@@ -109,6 +111,16 @@ class Vllm:
     def for_scaling(self, now_s: float) -> dict[str, float]:
         """The same for Serve's autoscaler."""
         return self._load.for_scaling(now_s)
+
+    def forget_warm_up(self) -> None:
+        """No user waited so far, and what is slow at its first use is no measure of a prefill."""
+        self._load = EngineLoad()
+        self.llm.longest_prefill_s = self._longest_prefill_s
+
+    @property
+    def kind(self) -> Kind:
+        """What this model takes: one without a chat template only goes on with a text."""
+        return "chat" if self._state.openai_serving_chat.renderer.tokenizer.chat_template else "completion"
 
     @property
     def max_model_len(self) -> int:

@@ -141,6 +141,12 @@ TABLE: Final[tuple[Metric, ...]] = (
         "Replicas that an agent wants and for which there is no room, nor anybody who could give way.",
         ("region", "agent"),
     ),
+    Metric(
+        "grix_failed_starts_total",
+        "counter",
+        "Replicas that ended before they ever served, by what they were at: fetch, turn, load or warm_up.",
+        ("region", "agent", "reason"),
+    ),
 )
 
 BY_NAME: Final[dict[str, Metric]] = {m.name: m for m in TABLE}

@@ -30,6 +30,7 @@ from serve_app.edge.serve_rest import ServeRest, ServeRestError
 ROOT = str(Path(__file__).parents[1])
 SLOTS = 4
 COOLDOWN_S = 10.0
+TOTAL_S = 60.0
 #: What a replica's window and Serve's average need to forget a load.
 WINDOW_S = 12.0
 SPEC: dict[str, Any] = {
@@ -40,7 +41,7 @@ SPEC: dict[str, Any] = {
     "engine": {"maxNumSeqs": SLOTS, "kvCacheMemory": "128Mi"},
     "minReplicas": 1,
     "maxReplicas": 2,
-    "timeouts": {"total": "60s"},
+    "timeouts": {"total": f"{TOTAL_S:.0f}s"},
     "scaleTriggers": [
         {"metric": "queue_ms", "above": 250, "action": "scale_up"},
         {"metric": "queue_ms", "below": 50, "action": "scale_down", "cooldown": f"{COOLDOWN_S:.0f}s"},
@@ -101,6 +102,9 @@ class Serving:
     rest: ServeRest
     port: int
     metrics_port: int
+    #: Of each call that has begun, and of each that has ended well, the process that runs it.
+    begun: list[int] = field(default_factory=list)
+    ended: list[int] = field(default_factory=list)
 
     def put(self, **changes: Any) -> None:
         """Another config of the one agent; returns when all of it runs."""
@@ -112,13 +116,19 @@ class Serving:
         self.until(lambda: {app.status for app in self.rest.status()} == {"RUNNING"}, 120.0)
 
     def ask(self, seconds: float, leaves_s: float = 60.0, app: str = NAME) -> int:
-        """Status of one call; 0 when the caller left before an answer."""
+        """Status of one call; 0 when the caller left before an answer, 599 for a stream that broke."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=leaves_s)
         try:
             connection.request("GET", f"/?seconds={seconds}&app={app}")
             answer = connection.getresponse()
-            answer.read()
-            return answer.status
+            if answer.status != 200:
+                answer.read()
+                return answer.status
+            self.begun.append(int(answer.readline()))
+            self.ended.append(int(answer.read()))
+            return 200
+        except (http.client.HTTPException, ValueError):
+            return 599
         except TimeoutError:
             return 0
         finally:

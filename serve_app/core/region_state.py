@@ -16,6 +16,7 @@ from serve_app.core.fleet_targets import FleetTargets, PeerSight, PlanView
 from serve_app.core.published import Part, Publisher, coarse
 from serve_app.core.region_facts import FleetFacts
 from serve_app.core.reports import (
+    FailedStart,
     PeerView,
     Plan,
     RegionState,
@@ -85,6 +86,10 @@ class RegionCore:
         self._replicas.setdefault(report.app, Replicas()).take(report, now_s)
         rates = self._wanted.now(now_s)
         return sum(rates.get(agent.name, 0.0) for agent in self._facts.agents.values() if agent.app == report.app)
+
+    def failed_start(self, report: FailedStart, now_s: float) -> None:
+        """Takes the last words of a replica that cannot start."""
+        self._replicas.setdefault(report.app, Replicas()).failed_start(report.why, now_s)
 
     def router(self, report: RouterReport, now_s: float) -> None:
         """Takes a Router's push."""
@@ -189,6 +194,8 @@ class RegionCore:
         for agent in self._facts.agents.values():
             told = self._replicas.get(agent.app, Replicas())
             standing = told.standing(now_s, may_sleep=agent.min_replicas == 0, stale_s=self._facts.stale_s)
+            why = "; ".join(said for said in (standing.why, told.failing(now_s)) if said)
+            standing = replace(standing, why=why)
             made.append((_report(agent, standing, self._short.get(agent.app, 0)), standing))
         return made
 

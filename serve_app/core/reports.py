@@ -31,6 +31,20 @@ class ReplicaReport:
     load: Load
 
 
+#: What a replica was doing when its start failed.
+StartStage = Literal["fetch", "turn", "load", "warm_up"]
+
+
+@dataclass(frozen=True, slots=True)
+class FailedStart:
+    """Pushed by a replica that ends before it ever served."""
+
+    app: str
+    replica: str
+    stage: StartStage
+    why: str
+
+
 @dataclass(frozen=True, slots=True)
 class Outcomes:
     """What one Router saw of one target since its last push. Only ``failed`` ones count against a breaker."""

@@ -16,9 +16,11 @@ from serve_app.edge.model_files import hub_revision
 RESOURCES_VARIABLE: Final = "GRIX_ENGINE_RESOURCES"
 #: vLLM's variable for the threads of an engine on CPU; no other engine has it.
 THREADS_VARIABLE: Final = "VLLM_CPU_OMP_THREADS_BIND"
-#: Key of an engine's user_config: seconds until it runs. The RegionAgent reads it, not the engine.
+#: Keys of an engine's user_config: seconds until a replica runs, which the RegionAgent reads too, and until a first
+#: token.
 START_LIMIT: Final = "start_limit_s"
-#: The same: how important the engine is. The RegionAgent makes the less important one give way.
+FIRST_TOKEN_LIMIT: Final = "first_token_limit_s"
+#: How important the engine is. The RegionAgent reads it, not the engine: the less important one gives way.
 PRIORITY: Final = "priority"
 ONGOING_PER_SLOT: Final = 4
 #: Calls that may wait in a Router's handle, for each slot of an engine: more than can be served in time is refused.
@@ -133,6 +135,7 @@ def agent_app(
                     "fresh_s": fresh_s,
                     START_LIMIT: spec.timeouts.start_s,
                     PRIORITY: priority,
+                    FIRST_TOKEN_LIMIT: spec.timeouts.first_byte_s,
                     "scaling": settings(spec.scale_triggers, spec.scaling, slots),
                 },
                 "graceful_shutdown_timeout_s": spec.timeouts.total_s,

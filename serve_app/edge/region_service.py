@@ -17,7 +17,7 @@ from cluster_configs.fleet import fleet_facts
 from serve_app.core.names import agent_of
 from serve_app.core.preempt import Amounts, Change, Decision
 from serve_app.core.region_state import RegionCore
-from serve_app.core.reports import Node, PeerView, Plan, RegionState, ReplicaReport, RouterReport
+from serve_app.core.reports import FailedStart, Node, PeerView, Plan, RegionState, ReplicaReport, RouterReport
 from serve_app.core.snapshots import Snapshot
 from serve_app.edge.config_keeper import ConfigKeeper
 from serve_app.edge.coordinator_link import CoordinatorLink, LinkStatus, Told
@@ -62,8 +62,9 @@ class RegionService:
         on_put_back: Callable[[int], None] = lambda count: None,
         resources: Callable[[], Amounts] = dict,
         on_room: Callable[[Change | None, Mapping[str, int]], None] = lambda change, missing: None,
+        on_failed_start: Callable[[FailedStart], None] = lambda report: None,
     ) -> None:
-        self._clock_s, self._jitter, self._nodes = now_s, jitter, nodes
+        self._clock_s, self._jitter, self._nodes, self._on_failed_start = now_s, jitter, nodes, on_failed_start
         self._seen_s = now_s()
         self._epoch = int(unix_s())
         self._core: RegionCore | None = None
@@ -148,6 +149,13 @@ class RegionService:
         offered_spilled_rps = self.core.replica(report, self._now_s())
         self._look()
         return offered_spilled_rps
+
+    def push_failed_start(self, report: FailedStart) -> None:
+        """A replica that cannot start; Serve tries with another one."""
+        log.error("replica %s of %s failed to start (%s): %s", report.replica, report.app, report.stage, report.why)
+        self.core.failed_start(report, self._now_s())
+        self._on_failed_start(report)
+        self._look()
 
     def push_router(self, report: RouterReport) -> float | None:
         """How long ago the coordinator's plan was confirmed."""

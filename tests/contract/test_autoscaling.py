@@ -29,6 +29,7 @@ from tests.scaled_region import (
     ROOT,
     SLOTS,
     SPEC,
+    TOTAL_S,
     WINDOW_S,
     Serving,
     config,
@@ -125,6 +126,25 @@ def test_a_second_replica_comes_at_once_and_goes_after_the_cooldown_and_nobody_n
         serving.until(lambda: serving.replicas() == {"RUNNING": 1}, 30.0)
     assert gone_s >= COOLDOWN_S
     assert set(statuses) == {200} and set(fewer) == {200}
+
+
+def test_a_replica_that_goes_ends_the_streams_that_it_runs_and_those_that_wait_inside_it(serving: Serving) -> None:
+    serving.put(minReplicas=2)
+    serving.until(lambda: serving.replicas() == {"RUNNING": 2}, 60.0)
+    deployment = serving.rest.details()["applications"][NAME]["deployments"]["QwenAgent"]
+    # All the time that a stream may take, counted from when it came.
+    assert deployment["deployment_config"]["graceful_shutdown_timeout_s"] == TOTAL_S
+    both = serving.pids()
+    serving.begun.clear()
+    serving.ended.clear()
+    # Each caller once. As many as run on both wait inside them.
+    with serving.asking(4 * SLOTS, 5.0, gap_s=600.0) as statuses:
+        serving.until(lambda: len(serving.begun) == 2 * SLOTS, 30.0)
+        serving.rest.put_config(config(serving.port, maxReplicas=1))
+        serving.until(lambda: len(serving.pids()) == 1, 30.0)
+        serving.until(lambda: len(statuses) == 4 * SLOTS, 60.0)
+    assert set(statuses) == {200} and set(serving.ended) == both
+    serving.until(lambda: serving.replicas() == {"RUNNING": 1}, 30.0)
 
 
 def test_a_change_of_the_triggers_restarts_nothing_and_counts_at_once(serving: Serving) -> None:

@@ -228,3 +228,18 @@ async def test_a_call_that_the_engine_does_not_schedule_in_time_ends_as_back_pre
     assert isinstance(head, Head) and isinstance(tail, Tail) and head.failure is not None
     assert (head.failure.reason, tail.failure, closed.is_set()) == ("queue_timeout", head.failure, True)
     assert [packet async for packet in packets] == []
+
+
+def test_what_warms_an_engine_up_is_no_load_of_users_and_no_measure_of_a_prefill() -> None:
+    tokenizer = Qwen2Tokenizer.from_pretrained(str(embedded("tiny-qwen")))
+    state = SimpleNamespace(openai_serving_chat=SimpleNamespace(renderer=SimpleNamespace(tokenizer=tokenizer)))
+    llm = SimpleNamespace(longest_prefill_s=9.0, unfinished=1)
+    vllm = Vllm(llm, state, "qwen-chat")  # type: ignore[arg-type]
+    vllm._load.entered(Watch(AgentCall("w1", "chat", "a", {}, True, 2, 0), time.monotonic()))
+    assert vllm.for_scaling(time.monotonic())["ongoing_requests"] == 1.0
+    vllm.forget_warm_up()
+    # As it was when the engine began, which is before it was measured here.
+    assert (vllm.for_scaling(time.monotonic())["ongoing_requests"], llm.longest_prefill_s) == (0.0, 0.0)
+    assert vllm.kind == "chat"
+    tokenizer.chat_template = None
+    assert vllm.kind == "completion"

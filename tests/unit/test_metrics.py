@@ -37,6 +37,7 @@ def test_names_are_unique_and_found() -> None:
         "grix_preemptions_total",
         "grix_preemption_restores_total",
         "grix_missing_replicas",
+        "grix_failed_starts_total",
     }
 
 

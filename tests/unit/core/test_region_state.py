@@ -9,10 +9,12 @@ import pytest
 
 from serve_app.core.region_state import RegionCore
 from serve_app.core.reports import (
+    FailedStart,
     Outcomes,
     PeerView,
     ProbeResult,
     RegionState,
+    ReplicaReport,
     RouterReport,
     TargetReport,
     Trip,
@@ -79,6 +81,23 @@ def test_agents_that_share_an_engine_share_its_load_and_health() -> None:
     for name in ("qwen-chat", "qwen-doc"):
         target = found(snapshot, "cloud-a", name)
         assert (target.health, target.load, target.app) == ("healthy", Load(waiting=2, running=3), CHAT.app)
+
+
+@pytest.mark.parametrize(
+    ("pushed", "health", "before"),
+    [(push(), "healthy", ""), (push(proven=False), "ejected", "no token from 1 replica; "), (None, "unknown", None)],
+)
+def test_what_fails_to_start_is_told_of_every_agent_of_its_engine(
+    pushed: ReplicaReport | None, health: str, before: str | None
+) -> None:
+    one = core()
+    if pushed is not None:
+        one.replica(pushed, 0.0)
+    one.failed_start(FailedStart(CHAT.app, "r2", "warm_up", "does not get warm"), 0.0)
+    said = "starting: no replica has reported yet; " if before is None else before
+    told = [(t.health, t.why) for t in one.own_state(0.0).targets]
+    assert told == [(health, f"{said}a replica failed to start once: does not get warm")] * 2
+    assert [t.why for t in one.refresh(0.0).targets] == [why for _, why in told]
 
 
 def test_slots_are_those_of_the_replicas_that_give_tokens() -> None:

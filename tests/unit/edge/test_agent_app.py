@@ -62,6 +62,7 @@ def test_the_cooldown_is_how_long_serve_waits() -> None:
 
 TUNED = [
     {"maxQueueMs": 400},
+    {"timeouts": {"start": "5m", "firstByte": "5s"}},
     {"scaling": {"headroom": 0.5, "stepUp": 3, "stepDown": 0.25}},
     {"minReplicas": 2, "maxReplicas": 9},
     {"scaleTriggers": [

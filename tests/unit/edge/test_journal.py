@@ -105,6 +105,7 @@ ELSEWHERE = {
     "grix_preemptions_total",
     "grix_preemption_restores_total",
     "grix_missing_replicas",
+    "grix_failed_starts_total",
 }
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from cluster_configs.load import load_paths
 from serve_app.core.preempt import PENDING_S, Change
-from serve_app.core.reports import FleetRegion, Plan, ReplicaReport, RouterReport, Trip
+from serve_app.core.reports import FailedStart, FleetRegion, Plan, ReplicaReport, RouterReport, Trip
 from serve_app.core.snapshots import Load, Snapshot
 from serve_app.edge import config_keeper
 from serve_app.edge.desired_config import ConfigWriter
@@ -45,7 +45,11 @@ def user_config(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 @asynccontextmanager
 async def service(
-    user_config: dict[str, Any], now: Now | None = None, folder: Path | None = None, **more: Any
+    user_config: dict[str, Any],
+    now: Now | None = None,
+    folder: Path | None = None,
+    failed: list[FailedStart] | None = None,
+    **more: Any,
 ) -> AsyncIterator[RegionService]:
     made = RegionService(
         now_s=now or Now(),
@@ -53,6 +57,7 @@ async def service(
         jitter=lambda: 0.0,
         nodes=lambda cloud, region: (),
         folder=folder,
+        on_failed_start=([] if failed is None else failed).append,
         **more,
     )
     made.configure(user_config)
@@ -94,6 +99,27 @@ async def test_a_router_that_waits_is_woken_by_what_turns(user_config: dict[str,
         assert news is not None
         assert [(t.health, t.load.waiting) for t in news.targets] == [("healthy", 2), ("healthy", 2)]
         assert news.generation > snapshot.generation
+
+
+async def test_a_start_that_failed_is_counted_and_told_at_once(
+    user_config: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    counted: list[FailedStart] = []
+    async with service(user_config, failed=counted) as made:
+        made.push_replica(push(user_config))
+        snapshot = await first(made)
+        waiting = asyncio.create_task(made.watch("router-1", (snapshot.epoch, snapshot.generation)))
+        await asyncio.sleep(0)
+        report = FailedStart(push(user_config).app, "r2", "warm_up", "the engine does not get warm")
+        made.push_failed_start(report)
+        async with asyncio.timeout(5):
+            news = await waiting
+        assert news is not None
+        why = "a replica failed to start once: the engine does not get warm"
+        assert [(t.health, t.why) for t in news.targets] == [("healthy", why)] * 2
+        assert counted == [report]
+        said = f"replica r2 of {report.app} failed to start (warm_up): the engine does not get warm"
+        assert said in caplog.messages
 
 
 async def test_a_poll_without_news_ends_with_none(user_config: dict[str, Any]) -> None:

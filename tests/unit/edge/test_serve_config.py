@@ -109,6 +109,7 @@ def test_the_engines_application_to_the_last_key() -> None:
                     "fresh_s": 2.0,
                     "start_limit_s": 1800.0,
                     "priority": 100,
+                    "first_token_limit_s": 30.0,
                     "scaling": {
                         "slots_per_replica": 16.0,
                         "headroom_ratio": 0.0,
