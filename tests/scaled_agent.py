@@ -1,7 +1,7 @@
 """QwenAgent's surface as scaling sees it, without an engine: streams of a given length, and slots that they wait for.
 
-In front of it an entry that sends one call for each HTTP request: ``GET /?seconds=S&app=APP`` answers two lines with the
-process that ran it, one when it begins and one at its end.
+In front of it an entry that sends one call for each HTTP request: ``GET /?seconds=S&app=APP`` answers two lines with
+the process that ran it, one when it begins and one at its end.
 """
 
 from __future__ import annotations

@@ -70,7 +70,7 @@ class Member:
         return True
 
     def turns(self, before: RegionState | None, wanted: Wanted) -> list[Audit]:
-        """What the audit log says of a report: at most a line of its configuration, of its targets, of drift, of who gives
+        """What the audit log says of a report: at most a line of its configuration, its targets, drift, who gives
         way and of who lacks room, however many have turned."""
         state, lines = self.state, []
         assert state is not None
