@@ -166,7 +166,7 @@ class RegionCore:
         reports = tuple(report for report, _ in self._own(now_s))
         health, why = summed(reports)
         spilled_rps = self._spilled.now(now_s)
-        return RegionState(self._facts.me, health, why, reports, self.revision, 0.0, spilled_rps, self._lowered)
+        return RegionState(self._facts.me, health, why, reports, self.revision, 0.0, spilled_rps, lowered=self._lowered)
 
     @property
     def missing(self) -> dict[str, int]:

@@ -135,6 +135,19 @@ def test_rte_33_an_engine_that_starts_here_is_a_backup_while_somebody_is_known_t
     assert choose(starting, busy, wish=sleepy).order[0].region == "a"
 
 
+def test_one_call_wakes_an_engine_that_sleeps_and_the_others_go_where_nobody_sleeps() -> None:
+    asleep, awake = target("a", health="unknown"), target("b", gpu_hour_usd=2.0)
+    sleepy = replace(WISH, agent=replace(WISH.agent, min_replicas=0))
+    picture = Snapshot(1, 1, (asleep, awake))
+    for waiting, runs, order in ((0, False, ["a", "b"]), (1, False, ["b", "a"]), (1, True, ["a", "b"])):
+        seen = replace(picture, targets=(replace(asleep, runs=runs), awake))
+        choice = pick.choose(seen, sleepy, default_weights(), in_flight={asleep.id: waiting})
+        assert [t.region for t in choice.order] == order
+    # Where nobody else is well they wait together.
+    alone = pick.choose(Snapshot(1, 1, (asleep,)), sleepy, default_weights(), in_flight={asleep.id: 9})
+    assert [t.region for t in alone.order] == ["a"]
+
+
 def test_rte_10_calls_since_the_report_are_added_to_it() -> None:
     load = Load(0.0, waiting=0, running=2)
     a, b = target("c", load=load), target("d", load=load)
