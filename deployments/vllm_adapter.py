@@ -28,9 +28,10 @@ from vllm.v1.metrics.loggers import StatLoggerBase
 from deployments import tool_calls
 from deployments.engine_load import EngineLoad
 from deployments.engine_watch import LOST
+from deployments.terse_json import terse
 from deployments.vllm_failures import failure_of, plain, stream_failure
 from deployments.watched_llm import WATCH, ContextTooLong, Watch, WatchedLLM
-from serve_app.core.prompting import inert_chat
+from serve_app.core.prompting import inert_chat, is_large
 from serve_app.core.snapshots import Load
 from serve_app.ports import AgentCall, Body, Failure, Head, Packet, Tail, Usage
 
@@ -148,21 +149,29 @@ class Vllm:
         finally:
             self._load.left(watch)
 
-    async def _begin(self, call: AgentCall) -> Any:
-        """What vLLM's OpenAI layer returns: a stream of events, a response, or an error."""
+    def _request_of(self, call: AgentCall) -> ChatCompletionRequest | CompletionRequest:
+        """The call as vLLM's OpenAI layer takes it."""
         body = {**call.body, "model": self._agent, "stream": call.stream}
         default = self._state.openai_serving_chat.default_sampling_params.get("temperature", 1.0)
         if body.get("temperature", default) == 0 and body.get("n", 1) > 1:
             # vLLM refuses several greedy answers; OpenAI gives the same one several times.
             body |= {"temperature": 1.0, "top_k": 1}
+        if "response_format" in body:
+            body["response_format"] = terse(body["response_format"])
         limit = min(call.max_tokens, self.max_model_len)
-        headers = {"x-request-id": call.request_id, "x-vllm-priority": str(-call.priority)}
         if call.kind == "chat":
             body = inert_chat(body, self._special)
-            chat = ChatCompletionRequest.model_validate({**body, "max_completion_tokens": limit})
-            return await self._state.openai_serving_chat.create_chat_completion(chat, _request(headers))
-        text = CompletionRequest.model_validate({**body, "max_tokens": limit})
-        return await self._state.openai_serving_completion.create_completion(text, _request(headers))
+            return ChatCompletionRequest.model_validate({**body, "max_completion_tokens": limit})
+        return CompletionRequest.model_validate({**body, "max_tokens": limit})
+
+    async def _begin(self, call: AgentCall) -> Any:
+        """What vLLM's OpenAI layer returns: a stream of events, a response, or an error."""
+        apart = is_large(call.body)
+        request = await asyncio.to_thread(self._request_of, call) if apart else self._request_of(call)
+        headers = _request({"x-request-id": call.request_id, "x-vllm-priority": str(-call.priority)})
+        if isinstance(request, ChatCompletionRequest):
+            return await self._state.openai_serving_chat.create_chat_completion(request, headers)
+        return await self._state.openai_serving_completion.create_completion(request, headers)
 
     async def _streamed(self, call: AgentCall, watch: Watch) -> AsyncGenerator[Packet, None]:
         events = await self._begin(call)
