@@ -19,7 +19,7 @@ _GUIDANCE: Final = {"whitespace_flexible": False, "key_separator": ": ?", "item_
 
 
 def terse(response_format: Mapping[str, Any]) -> dict[str, Any]:
-    """A checked format as vLLM is to get it: as a structural tag, which has a bound, where xgrammar takes the schema."""
+    """A checked format as vLLM is to get it: where xgrammar takes its schema a structural tag, which has a bound."""
     kind = response_format["type"]
     if kind == "text":
         return dict(response_format)

@@ -227,7 +227,7 @@ class RequestRecord:
     """Everything that is told about one request afterwards. Filled as it goes, recorded once."""
 
     request_id: str
-    kind: Kind | None = None
+    kind: Kind
     traceparent: str | None = None
     tenant: str | None = None
     key_id: str | None = None

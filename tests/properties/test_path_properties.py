@@ -35,7 +35,7 @@ def answered(stage: Stage, raw: bytes) -> int:
     """The status of one request, its body read to the end."""
 
     async def ask() -> int:
-        answer = await stage.path.run("chat", raw, BEARER, "r1")
+        answer = await stage.run(raw)
         if not isinstance(answer.body, bytes):
             async for _ in answer.body:
                 continue
@@ -106,7 +106,7 @@ def test_a_stream_that_breaks_keeps_its_bytes_and_tells_the_end_once(whole: int,
     stage = Stage(scripts=[(Accepted("t", "r"), Head(max_tokens=9), *bodies, failed(reason))])
 
     async def ask() -> list[bytes]:
-        answer = await stage.path.run("chat", json.dumps({**HELLO, "stream": True}).encode(), BEARER, "r1")
+        answer = await stage.run(json.dumps({**HELLO, "stream": True}).encode(), BEARER)
         assert not isinstance(answer.body, bytes)
         return [data async for data in answer.body]
 

@@ -34,7 +34,7 @@ def stage_of(made: Table, *scripts: tuple[Step, ...]) -> Stage:
 
 
 async def run(stage: Stage, headers: dict[str, str] | None = None, **fields: Any) -> Answer:
-    return await stage.path.run("chat", json.dumps({**HELLO, **fields}).encode(), {**BEARER, **(headers or {})}, "r1")
+    return await stage.run(json.dumps({**HELLO, **fields}).encode(), {**BEARER, **(headers or {})})
 
 
 def told(answer: Answer) -> tuple[int, str, str | None]:
@@ -102,7 +102,7 @@ async def test_what_never_started_gives_all_back(script: tuple[Step, ...]) -> No
 async def test_a_bad_request_touches_no_limit(broken: bytes) -> None:
     stage = stage_of(limited(requests_per_minute=1))
     for _ in range(3):
-        assert 400 <= (await stage.path.run("chat", broken, BEARER, "r1")).status < 500
+        assert 400 <= (await stage.run(broken)).status < 500
     assert (await run(stage)).status == 200
 
 

@@ -15,7 +15,7 @@ from serve_app.core import budget
 from serve_app.core.prompting import merge_system
 from serve_app.openai_request import parse_request
 from serve_app.outcomes import GrixError
-from tests.fakes import BEARER, Stage, a_table, agent
+from tests.fakes import Stage, a_table, agent
 
 
 async def test_req_29_a_long_prompt_touches_neither_network_nor_disk(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -30,7 +30,7 @@ async def test_req_29_a_long_prompt_touches_neither_network_nor_disk(monkeypatch
     monkeypatch.setattr(socket.socket, "connect", never)
     monkeypatch.setattr(socket, "getaddrinfo", never)
     monkeypatch.setattr(builtins, "open", never)
-    answer = await stage.path.run("chat", raw, BEARER, "r1")
+    answer = await stage.run(raw)
     monkeypatch.undo()
     assert answer.status == 200
 
@@ -125,7 +125,7 @@ ODD_NAMES = ["auto ", "AUTO", "", "../qwen-chat", "qwen-chat@", "@", "qwen-chat\
 async def test_more_request_an_odd_model_name_is_auto_or_a_404(model: str) -> None:
     stage = Stage()
     raw = json.dumps({"model": model, "messages": [{"role": "user", "content": "hi"}]}).encode()
-    answer = await stage.path.run("chat", raw, BEARER, "r1")
+    answer = await stage.run(raw)
     assert answer.status in (200, 400, 403, 404)
     if answer.status != 200:
         assert isinstance(answer.body, bytes)

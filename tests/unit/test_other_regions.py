@@ -38,7 +38,7 @@ def spilling(*scripts: tuple[Step, ...], **changes: Any) -> Stage:
 
 async def run(stage: Stage, body: Any = HELLO, **headers: str) -> Answer:
     told = {**BEARER, **{k.replace("_", "-"): v for k, v in headers.items()}}
-    return await stage.path.run("chat", json.dumps(body).encode(), told, "r1")
+    return await stage.run(json.dumps(body).encode(), told)
 
 
 async def drained(answer: Answer) -> bytes:

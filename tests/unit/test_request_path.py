@@ -38,7 +38,7 @@ JAPANESE = LanguageGuess("ja", "Jpan", 0.99, "script", "ja")
 
 async def run(stage: Stage, body: Any = HELLO, headers: dict[str, str] | None = None) -> Answer:
     raw = body if isinstance(body, bytes) else json.dumps(body).encode()
-    return await stage.path.run("chat", raw, BEARER if headers is None else headers, "r1")
+    return await stage.run(raw, headers)
 
 
 def error(answer: Answer) -> dict[str, Any]:
@@ -598,7 +598,7 @@ async def test_a_client_that_leaves_while_the_status_is_sent_ends_the_call() -> 
         await asyncio.Event().wait()
 
     with pytest.raises(OSError, match="left"):
-        await respond(stage.path.run("chat", raw, BEARER, "r1"), nothing, gone)
+        await respond(stage.run(raw), nothing, gone)
     assert stage.agents.closed == 1
     assert [r.outcome for r in stage.journal.records] == ["client_left"]
 
