@@ -188,6 +188,7 @@ class Router:
                 "drained": is_drained(snapshot, region),
                 "region": region,
                 "engines": engines,
+                "redis": self._limits.redis,
             }
             self._deep = (self._clock.now_s(), report)
             return report

@@ -11,7 +11,6 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
-import psutil
 import pytest
 from redis.exceptions import RedisError
 
@@ -206,8 +205,7 @@ async def test_a_redis_that_hangs_costs_one_call_its_limit_and_the_next_nothing(
     for name in ("CALL_LIMIT_S", "BACKGROUND_LIMIT_S"):
         monkeypatch.setattr(shared_limits, name, 0.5)
     async with router(store) as limits:
-        assert store.server is not None
-        frozen = psutil.Process(store.server.pid)
+        frozen = store.process()
         frozen.suspend()
         try:
             await granted(limits, OPEN, "router")
@@ -262,16 +260,18 @@ async def test_a_missing_password_file_is_a_fault_of_the_bundle(store: Store) ->
 async def test_a_bundle_that_takes_redis_away_leaves_the_count_of_what_runs(store: Store) -> None:
     limits = RegionLimits(time.monotonic)
     named = {"name": "a", "routers": 2, "redis": {"url": store.url, "passwordFile": store.password_file}}
+    assert limits.redis is None
     await limits.configure(named)
+    assert limits.redis == "down"
     shared = limits.now()
     assert isinstance(shared, SharedLimits)
-    await until(lambda: shared.up)
+    await until(lambda: limits.redis == "up")
     ask = Ask("acme", 1, slots=(Slot("tenant/acme", 2, "concurrency_limit"),))
     held = await granted(shared, ask)
     await limits.configure(named)
     assert limits.now() is shared
     await limits.configure({"name": "a", "routers": 2})
-    assert isinstance(await limits.now().admit(ask), Refused)
+    assert limits.redis is None and isinstance(await limits.now().admit(ask), Refused)
     shared.settle(held, Spent(True, 1, 1.0))
     assert isinstance(await limits.now().admit(ask), Grant)
 
