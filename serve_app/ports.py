@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
-from serve_app.core.admission import Ask, Refused, Spent
+from serve_app.core.admission import NO_LIMITS, Ask, Left, Refused, Spent
 from serve_app.core.breaker import Entry
 from serve_app.core.known_targets import Known
 from serve_app.core.language import LanguageGuess
@@ -187,11 +187,12 @@ class Sessions(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """An admitted ask, to be settled once. ``decided_by`` is ``none`` where no limit applies."""
+    """An admitted ask, to be settled once, and what it left. ``decided_by`` is ``none`` where no limit applies."""
 
     id: str
     ask: Ask
     decided_by: Literal["region", "router", "none"]
+    left: Left = NO_LIMITS
 
 
 class Limits(Protocol):

@@ -85,7 +85,8 @@ class RequestPath:
         if note_serving(decision, started, record, began_s):
             self.attempts.targets.spilled(decision.route.agent.name, started.target.region)
         session.begun()
-        told = {**answer_headers(decision, started, record), **session.headers()}
+        limits_told = self.admission.headers(record)
+        told = {**answer_headers(decision, started, record), **limits_told, **session.headers()}
         if parsed.stream:
             return Answer(200, told, self._stream(started, deadline_s, session, record, began_s))
         async with aclosing(self.attempts.relay(started, deadline_s, record)) as parts:

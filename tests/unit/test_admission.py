@@ -175,6 +175,42 @@ async def test_a_key_that_is_replaced_stops_working_and_its_stream_goes_on() -> 
     assert KEY != "grix-new" and asked(stage) == []
 
 
+def rates(answer: Answer) -> dict[str, str]:
+    return {n.removeprefix("x-ratelimit-"): v for n, v in answer.headers.items() if n.startswith("x-ratelimit-")}
+
+
+async def test_an_answer_tells_what_is_left_in_openais_headers() -> None:
+    stage = stage_of(limited(requests_per_minute=3, tokens_per_minute=1_000), GOOD, STREAMED)
+    first, streamed = await run(stage), await run(stage, stream=True)
+    assert rates(first) == {
+        **{"limit-requests": "3", "remaining-requests": "2", "reset-requests": "20s"},
+        # Its whole reservation is taken; what it does not use comes back at its end.
+        **{"limit-tokens": "1000", "remaining-tokens": "879", "reset-tokens": "7.26s"},
+    }
+    # The first used 10 tokens.
+    assert (rates(streamed)["remaining-requests"], rates(streamed)["remaining-tokens"]) == ("1", "869")
+    assert rates(await run(stage_of(limited(requests_per_minute=3)))).keys() == {
+        *("limit-requests", "remaining-requests", "reset-requests")
+    }
+    assert rates(await run(stage_of(a_table()))) == {}
+
+
+async def test_a_refusal_tells_what_is_left_and_its_retry_after_is_of_the_same_bucket() -> None:
+    stage = stage_of(limited(requests_per_minute=2, tokens_per_minute=1_000_000, concurrent=2), ("hang",))
+    held = [await hanging(stage) for _ in range(2)]
+    answer = await run(stage)
+    assert told(answer) == (429, "requests", "30")
+    assert {k: v for k, v in rates(answer).items() if "requests" in k} == {
+        **{"limit-requests": "2", "remaining-requests": "0", "reset-requests": "1m0s"},
+    }
+    await leave(*held)
+    slots = stage_of(limited(requests_per_minute=9, concurrent=1), ("hang",))
+    held = [await hanging(slots)]
+    answer = await run(slots)
+    assert (told(answer)[1], rates(answer)["remaining-requests"]) == ("concurrency", "8")
+    await leave(*held)
+
+
 def later(error: GrixError, draw: float = 0.0) -> str | None:
     stage = Stage()
     return Admission(lambda: stage.limits, stage.clock, lambda: draw).told_later(error).headers().get("retry-after")
