@@ -78,7 +78,7 @@ class HandleAgents:
             del self._handles[app]
         for app, handle in self._handles.items():
             if self._bereft(app, handle):
-                for patience in self._waiting[app]:
+                for patience in self._waiting.get(app, ()):
                     # One that has been told already takes no other end.
                     if not patience.expired():
                         patience.reschedule(0.0)
@@ -148,6 +148,8 @@ class HandleAgents:
             raise _bereft_of(target) from None
         finally:
             waiting.discard(patience)
+            if not waiting:
+                self._waiting.pop(target.app, None)
 
     async def probe(self, app: str) -> bool:
         """Whether a replica of the app makes tokens, within a limit."""

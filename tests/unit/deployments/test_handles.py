@@ -106,6 +106,8 @@ async def test_a_call_that_waits_ends_when_the_last_replica_died(monkeypatch: py
     assert await waiting == "no_target"
     assert stage.packets.cancelled == 1
     await stage.keep()
+    # An app that will be gone one day leaves nothing behind.
+    assert stage.agents._waiting == {}
 
 
 async def test_a_call_that_is_just_ending_is_not_ended_again(monkeypatch: pytest.MonkeyPatch) -> None:
