@@ -14,7 +14,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -66,6 +66,32 @@ class Setting:
     slots: int | None = None
     profile: str | None = None
     detector: str | None = None
+
+
+GRIX: Final = "grix"
+_PROFILES: Final = ("standard", "fast")
+_DETECTORS: Final = ("router", "deployment")
+
+
+def is_grix(name: str) -> bool:
+    """Whether a target is Grix: ``grix``, or with words of its own setting after it, ``grix-standard-deployment``."""
+    return name.partition("-")[0] == GRIX
+
+
+def setting_of(name: str, base: Setting) -> Setting:
+    """The setting of a Grix by its name: what it does not say is as for all.
+
+    Raises:
+        BenchmarkError: for a word that is none.
+    """
+    for word in name.split("-")[1:]:
+        if word in _PROFILES:
+            base = replace(base, profile=word)
+        elif word in _DETECTORS:
+            base = replace(base, detector=word)
+        else:
+            raise BenchmarkError(f"target {name}: allowed after grix- are {', '.join(_PROFILES + _DETECTORS)}")
+    return base
 
 
 def config_paths(folder: Path, setting: Setting) -> list[Path]:
@@ -182,7 +208,7 @@ def running_of(record: Mapping[str, Any]) -> ray_cluster.Running:
     return ray_cluster.Running(pids[0] if pids else None, record["started_unix_s"], Path(record["temp_dir"]))
 
 
-def grix_target(child: Child, folder: Path) -> Target:
+def grix_target(name: str, child: Child, folder: Path) -> Target:
     """Waits for ``grix up``; the region as a target.
 
     Raises:
@@ -197,7 +223,7 @@ def grix_target(child: Child, folder: Path) -> Target:
     record = region_of(folder)
     key = Path(record["key_file"]).read_text().strip()
     return Target(
-        "grix",
+        name,
         record["url"],
         lambda: [p.pid for p in ray_cluster.processes(running_of(record))],
         lambda: stop_grix(folder),
