@@ -367,8 +367,8 @@ def test_token_ids_are_kept_and_chat_fields_are_foreign_to_completions() -> None
     ("raw", "message"),
     [
         (b"", "body: is not JSON: Expecting value: line 1 column 1 (char 0)."),
-        (b"[]", "body: must be a JSON object, is list."),
-        (b"null", "body: must be a JSON object, is NoneType."),
+        (b"[]", "body: must be a JSON object, is a list."),
+        (b"null", "body: must be a JSON object, is null."),
         (b'{"a":\xff}', "body: is not UTF-8: byte 5."),
         (b'{"a":NaN}', "body: NaN is not JSON; allowed are finite numbers."),
         (b'{"a":-Infinity}', "body: -Infinity is not JSON; allowed are finite numbers."),
