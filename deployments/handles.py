@@ -16,6 +16,7 @@ from ray.serve.handle import DeploymentHandle, DeploymentResponseGenerator
 
 from deployments.replicas import running_replicas
 from serve_app.core.language import LanguageGuess
+from serve_app.core.scripts import start
 from serve_app.core.snapshots import Target
 from serve_app.outcomes import GrixError
 from serve_app.ports import AgentCall, Frame, Head, Packet, Tail
@@ -41,7 +42,7 @@ class HandleDetector:
         """
         try:
             # What decides a language is in the first characters; the rest would only cross processes.
-            guess: LanguageGuess = await self._detect.remote(text[:2000], session_language)
+            guess: LanguageGuess = await self._detect.remote(start(text, 2000), session_language)
         except (RayError, RayServeException) as error:
             log.warning("language detector failed: %s", type(error).__name__)
             raise GrixError("upstream_failed", "The language detector does not answer.") from None

@@ -243,7 +243,7 @@ def _rest(surface: Surface) -> Starlette:
         # Starlette logs the trace after this; the client gets none of it.
         return error_response(GrixError("internal", "Something went wrong here."))
 
-    return Starlette(
+    app = Starlette(
         routes=_routes(surface),
         exception_handlers={
             GrixError: ours,
@@ -252,3 +252,6 @@ def _rest(surface: Surface) -> Starlette:
             Exception: ours_or_bug,
         },
     )
+    # A redirect would go to whatever host the request names.
+    app.router.redirect_slashes = False
+    return app

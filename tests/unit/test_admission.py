@@ -227,12 +227,13 @@ def test_retry_after_is_worked_out_and_spread() -> None:
     assert later(GrixError("bad_request", "x", retry_after_s=50.0)) is None
 
 
-async def test_a_full_region_says_when_an_average_request_has_ended() -> None:
-    stage = stage_of(a_table(), GOOD, refused("overloaded"))
+@pytest.mark.parametrize(("reason", "attempts"), [("overloaded", 1), ("replica_lost", 3)])
+async def test_who_finds_no_place_is_told_when_an_average_request_has_ended(reason: str, attempts: int) -> None:
+    stage = stage_of(a_table(), GOOD, refused(reason))
     agents: FakeAgents = stage.agents
     answer = await stage.limits.admit(Ask("acme", 1))
     assert isinstance(answer, Grant)
     stage.limits.settle(answer, Spent(True, 1, 61.0))
     assert (await run(stage)).status == 200
     status, _, later_s = told(await run(stage))
-    assert (status, later_s) == (503, "7") and len(agents.calls) == 2
+    assert (status, later_s) == (503, "7") and len(agents.calls) == 1 + attempts

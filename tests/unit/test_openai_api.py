@@ -75,6 +75,8 @@ async def test_completions_take_a_prompt() -> None:
     [
         ("GET", "/", 404, "not_found"),
         ("GET", "/docs", 404, "not_found"),
+        # No redirect: it would lead to the host that the request names.
+        ("POST", f"{CHAT}/", 404, "not_found"),
         ("POST", "/v1/embeddings", 404, "not_found"),
         ("GET", CHAT, 405, "method_not_allowed"),
         ("DELETE", "/v1/models", 405, "method_not_allowed"),
