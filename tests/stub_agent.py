@@ -12,6 +12,7 @@ request id plays the n-th list, the last one again and again. Text that is no sc
     ["raise"]              an exception                   ["exit"]            the process ends at once
     ["refuse", FIELD]      fails the head with 400 when the request has this field
     ["recall"]             says the request's messages, as JSON
+    ["head", "queued"]     with the first token, of a call that waited for capacity
 
 Every call leaves lines in a file of the stub's folder, so that a test can see what reached the worker, and when.
 """
@@ -201,7 +202,7 @@ def frames_of(call: AgentCall, step: str, values: list[Any]) -> list[Frame]:
     """The frames of a step that only says something. ``end`` is how a good answer ends, streamed or not."""
     good = Tail("success", "stop", USAGE, 1.0, 2.0)
     if step == "head":
-        return [Head(max_tokens=call.max_tokens)]
+        return [Head(max_tokens=call.max_tokens, queued="queued" in values)]
     if step == "tail":
         return [good]
     if step == "recall":
