@@ -13,7 +13,7 @@ import math
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final, Protocol
 
 from deployments.region_handle import RegionAway, RegionHandle
 from deployments.replicas import own_settings
@@ -79,7 +79,8 @@ class EngineStart:
         self._report, self._digest = report, engine_digest
         self.limit_s, self._first_token_s = limit_s, first_token_s
         self._turns, self._region, self._now_s = turns, region, now_s
-        self._began_s, self._stage = now_s(), cast(StartStage, "fetch")
+        self._began_s = now_s()
+        self._stage: StartStage = "fetch"
         #: What the last round of the warm-up showed.
         self.warmth = ""
 
