@@ -8,7 +8,9 @@ import os
 import subprocess
 import sys
 import threading
+import tracemalloc
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -46,6 +48,15 @@ def a_version(tmp_path: Path, name: str, shards: dict[str, int] = SHARDS, **text
 
 def of_shards(store: WatchedStore) -> list[tuple[str, int, int]]:
     return sorted(read for read in store.reads if read[0] in SHARDS)
+
+
+def break_off(store: WatchedStore, cache: ModelCache) -> None:
+    """A fetch that ends before the first shard, which is read last, with all the others there."""
+    (store.folder / "model-1.safetensors").rename(store.folder / "later")
+    with pytest.raises(NotThere, match=r"model-1\.safetensors: is not in the store, though the manifest has it$"):
+        take(store, cache, limits=replace(LIMITS, parallel=1))
+    (store.folder / "later").rename(store.folder / "model-1.safetensors")
+    store.reads.clear()
 
 
 def why(cache: ModelCache) -> list[str]:
@@ -128,12 +139,8 @@ def rest(store: WatchedStore) -> int:
 def test_mod_02_a_fetch_that_ended_between_shards_goes_on_with_what_is_missing(
     store: WatchedStore, cache: ModelCache
 ) -> None:
-    (store.folder / "model-1.safetensors").rename(store.folder / "later")
-    with pytest.raises(NotThere, match=r"model-1\.safetensors: is not in the store, though the manifest has it$"):
-        take(store, cache)
+    break_off(store, cache)
     assert versions(cache) == []
-    (store.folder / "later").rename(store.folder / "model-1.safetensors")
-    store.reads.clear()
     got = take(store, cache)
     assert {name for name, _, _ in store.reads} == {"model-1.safetensors"} and got.read_bytes == 3500
     assert content_of(got.folder)["model-1.safetensors"] == bytes_of("model-1.safetensors", 3500)
@@ -258,10 +265,7 @@ def test_a_manifest_that_changes_during_a_fetch_ends_it(store: WatchedStore, cac
 def test_a_manifest_that_changed_between_two_fetches_puts_the_first_aside(
     store: WatchedStore, cache: ModelCache
 ) -> None:
-    (store.folder / "model-1.safetensors").rename(store.folder / "later")
-    with pytest.raises(NotThere):
-        take(store, cache)
-    (store.folder / "later").rename(store.folder / "model-1.safetensors")
+    break_off(store, cache)
     store.rewrite_manifest(config_json=b"[]")
     told: list[str] = []
     got = take(store, cache, told)
@@ -278,10 +282,7 @@ def test_a_manifest_that_changed_later_does_not_touch_what_is_there(store: Watch
 
 
 def test_what_power_took_from_a_part_is_read_again(store: WatchedStore, cache: ModelCache) -> None:
-    (store.folder / "model-1.safetensors").rename(store.folder / "later")
-    with pytest.raises(NotThere):
-        take(store, cache)
-    (store.folder / "later").rename(store.folder / "model-1.safetensors")
+    break_off(store, cache)
     half = cache.fetching(store.where.key) / "files" / "model-2.safetensors"
     assert half.stat().st_size == 2000
     half.write_bytes(bytes(2000))
@@ -291,10 +292,7 @@ def test_what_power_took_from_a_part_is_read_again(store: WatchedStore, cache: M
 
 
 def test_a_leftover_whose_file_is_gone_is_read_again(store: WatchedStore, cache: ModelCache, tmp_path: Path) -> None:
-    (store.folder / "model-1.safetensors").rename(store.folder / "later")
-    with pytest.raises(NotThere):
-        take(store, cache)
-    (store.folder / "later").rename(store.folder / "model-1.safetensors")
+    break_off(store, cache)
     half = cache.fetching(store.where.key) / "files" / "model-2.safetensors"
     half.unlink()
     (tmp_path / "outside").write_text("outside")
@@ -326,7 +324,7 @@ def test_a_disk_that_fills_up_gets_its_room_back(
         return pwrite(descriptor, data, offset)
 
     monkeypatch.setattr(os, "pwrite", full)
-    with pytest.raises(StoreError, match=r"no room on the disk: 3\.4 KiB are still to come"):
+    with pytest.raises(StoreError, match=r"no room on the disk: 3\.4 KiB are still to come, "):
         take(store, cache, limits=Limits(parallel=1, part_bytes=1000, pause_s=0.0))
     left = content_of(cache.fetching(store.where.key) / "files")
     assert "model-1.safetensors" not in left and len(left["model-2.safetensors"]) == 2000
@@ -334,6 +332,27 @@ def test_a_disk_that_fills_up_gets_its_room_back(
     store.reads.clear()
     assert take(store, cache).read_bytes == 3500
     assert {name for name, _, _ in store.reads} == {"model-1.safetensors"}
+
+
+def test_a_disk_that_takes_a_part_of_a_write_gets_the_rest(
+    store: WatchedStore, cache: ModelCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pwrite = os.pwrite
+    monkeypatch.setattr(os, "pwrite", lambda descriptor, data, offset: pwrite(descriptor, data[:7], offset))
+    assert content_of(take(store, cache).folder)["model-1.safetensors"] == bytes_of("model-1.safetensors", 3500)
+
+
+def test_a_manifest_of_endless_files_takes_no_memory_and_no_disk(store: WatchedStore, cache: ModelCache) -> None:
+    huge = {"path": "model-1.safetensors", "bytes": 1 << 45, "sha256": "0" * 64}
+    (store.folder / MANIFEST).write_text(json.dumps({"format": "grix-model/1", "files": [huge]}))
+    tracemalloc.start()
+    try:
+        with pytest.raises(StoreError, match=r"no room on the disk: 32768\.0 GiB are still to come"):
+            take(store, cache)
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
+    assert store.reads == []
 
 
 def test_a_cache_that_cannot_be_written_is_told(store: WatchedStore, tmp_path: Path) -> None:
@@ -479,9 +498,7 @@ def test_what_a_process_uses_stays_until_it_dies(store: WatchedStore, cache: Mod
 
 
 def test_what_is_being_fetched_stays_until_its_process_dies(store: WatchedStore, cache: ModelCache) -> None:
-    (store.folder / "model-1.safetensors").unlink()
-    with pytest.raises(NotThere):
-        take(store, cache)
+    break_off(store, cache)
     holder = holding(cache, store.where.key, "fetch")
     try:
         assert swept(cache) == [("m_v1", "begun, in use", False)]
