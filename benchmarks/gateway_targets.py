@@ -24,7 +24,7 @@ from benchmarks.processes import BenchmarkError, Child, free_port, start
 from cluster_configs.load import load_paths, local_paths
 from serve_app.edge import ray_cluster
 from serve_app.edge.agent_app import RESOURCES_VARIABLE
-from serve_app.edge.model_files import as_model_path, local_model
+from serve_app.edge.engine_model import engine_model
 from serve_app.edge.serve_config import render
 
 #: The name every target is asked for: in Grix it runs the rules, elsewhere it is just the model's name.
@@ -120,7 +120,7 @@ def engine_of(paths: Sequence[Path], model: str) -> Engine:
     app = next(a for a in rendered["applications"] if a["import_path"] == "deployments.app:build_agent")
     variables = dict(app["deployments"][0]["ray_actor_options"]["runtime_env"]["env_vars"])
     resources = json.loads(variables.pop(RESOURCES_VARIABLE))
-    return Engine(local_model(as_model_path(model)), {**app["args"]["engine"], **resources}, variables)
+    return Engine(engine_model(app["args"])[0], {**app["args"]["engine"], **resources}, variables)
 
 
 def template_messages(paths: Sequence[Path]) -> list[dict[str, str]]:

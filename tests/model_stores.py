@@ -5,14 +5,18 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Generator, Iterable
+from dataclasses import replace
 from pathlib import Path
+
+import pytest
 
 from serve_app.core.model_address import Address, parse_address
 from serve_app.core.model_manifest import MANIFEST, StoredFile, manifest_of
 from serve_app.edge.model_cache import ModelCache
 from serve_app.edge.model_fetch import Fetched, fetch
+from serve_app.edge.model_store import push
 from serve_app.edge.store_folder import FolderStore
-from serve_app.edge.store_types import Limits
+from serve_app.edge.store_types import Limits, NotThere
 
 #: Small parts, no pauses; two threads, so that what is done in parallel is.
 LIMITS = Limits(parallel=2, part_bytes=1000, attempts=3, pause_s=0.0, stall_s=20.0)
@@ -86,3 +90,29 @@ class WatchedStore(FolderStore):
 def take(store: WatchedStore, cache: ModelCache, told: list[str] | None = None, limits: Limits = LIMITS) -> Fetched:
     """Fetches a version; what it needs is asked of ``store``, and nothing when it is there."""
     return fetch(store.where, lambda: store, cache, limits, (told if told is not None else []).append)
+
+
+def a_version(tmp_path: Path, name: str, shards: dict[str, int] = SHARDS, **texts: str) -> WatchedStore:
+    """A version of the model m, pushed."""
+    made = WatchedStore(tmp_path / "store" / "m" / name)
+    push(make_model(tmp_path / f"model-{name}", shards, **texts), made.where, made, LIMITS, lambda said: None)
+    return made
+
+
+def break_off(store: WatchedStore, cache: ModelCache) -> None:
+    """A fetch that ends before the first shard, which is read last, with all the others there."""
+    (store.folder / "model-1.safetensors").rename(store.folder / "later")
+    with pytest.raises(NotThere, match=r"model-1\.safetensors: is not in the store, though the manifest has it$"):
+        take(store, cache, limits=replace(LIMITS, parallel=1))
+    (store.folder / "later").rename(store.folder / "model-1.safetensors")
+    store.reads.clear()
+
+
+def why(cache: ModelCache) -> list[str]:
+    """What the notes in quarantine say."""
+    return sorted(json.loads(note.read_text())["why"] for note in cache.quarantine.rglob("why.json"))
+
+
+def versions(cache: ModelCache) -> list[str]:
+    folder = cache.root / "versions"
+    return sorted(p.name.partition("-")[0] for p in folder.iterdir()) if folder.exists() else []

@@ -49,6 +49,10 @@ class Journal:
         parts = [Part(file, at, min(part_bytes, size - at)) for at in range(0, size, part_bytes)]
         return [p for p in parts if (p.offset, p.size_bytes) not in have]
 
+    def bytes_of(self, file: int) -> int:
+        """How much of a file the ranges that are there amount to."""
+        return sum(size for _, size in self._have.get(file, ()))
+
     def drop(self, file: int) -> None:
         """Forgets what was there of a file."""
         self._have.pop(file, None)

@@ -134,7 +134,7 @@ class FileFetch:
                         for piece in pieces:
                             with self._gate:
                                 self._check_stop()
-                                os.pwrite(descriptor, piece, at)
+                                _write_at(descriptor, piece, at)
                                 self.read_bytes += len(piece)
                             at += len(piece)
                     break
@@ -219,9 +219,9 @@ class FileFetch:
             self._stop.set()
 
     def _check_room(self) -> None:
-        size = self._limits.part_bytes
-        parts = (p for i in range(len(self._manifest.files)) for p in self._had.missing(self._manifest, i, size))
-        needed = sum(p.size_bytes for p in parts)
+        needed = self._manifest.total_bytes - sum(
+            min(file.size_bytes, self._had.bytes_of(i)) for i, file in enumerate(self._manifest.files)
+        )
         if needed > _free_bytes(self._folder):
             raise StoreError(self._no_room(needed))
 
@@ -234,13 +234,20 @@ class FileFetch:
 
     def _give_back(self) -> int:
         """Files that are not whole leave a full disk; what they need."""
-        begun = [i for i, left in self._left.items() if left]
-        for i in begun:
-            self._path(i).unlink(missing_ok=True)
-        return sum(self._manifest.files[i].size_bytes for i in begun)
+        for i, left in self._left.items():
+            if left:
+                self._path(i).unlink(missing_ok=True)
+        return sum(file.size_bytes for i, file in enumerate(self._manifest.files) if self._left.get(i) != 0)
 
     def _path(self, i: int) -> Path:
         return self._folder / FILES / self._manifest.files[i].path
+
+
+def _write_at(descriptor: int, data: bytes, offset: int) -> None:
+    """All of it: a disk that is nearly full takes a part, and says so only to the next one."""
+    while data:
+        written = os.pwrite(descriptor, data, offset)
+        data, offset = data[written:], offset + written
 
 
 def _is_file(path: Path) -> bool:

@@ -49,10 +49,10 @@ class FolderStore:
 
     def read_whole(self, name: str, most_bytes: int) -> bytes:
         with self._opened(name) as descriptor, open(descriptor, "rb", closefd=False) as file:
-            data = file.read(most_bytes + 1)
-        if len(data) > most_bytes:
-            raise Untrue(f"{self._at(name)}: is longer than {most_bytes} bytes")
-        return data
+            size = os.fstat(descriptor).st_size
+            if size > most_bytes:
+                raise Untrue(f"{self._at(name)}: has {size} bytes; allowed: at most {most_bytes}")
+            return file.read(size)
 
     def write(self, name: str, file: Path, sha256: str, told: Callable[[int], None]) -> None:
         path, digest = self._folder / name, hashlib.sha256()

@@ -62,8 +62,10 @@ class S3Store:
                 answer = self._client().head_object(Bucket=self._bucket, Key=self._key(name))
         except NotThere:
             return None
-        said = answer.get("Metadata", {}).get(_SHA256_KEY)
-        return Held(int(answer["ContentLength"]), said)
+        size = answer.get("ContentLength")
+        if size is None:
+            raise Untrue(f"{self._at(name)}: the store gives no length")
+        return Held(size, answer.get("Metadata", {}).get(_SHA256_KEY))
 
     def read(self, name: str, offset: int, size_bytes: int, total_bytes: int) -> Generator[bytes, None, None]:
         last = offset + size_bytes - 1

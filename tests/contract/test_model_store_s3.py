@@ -279,6 +279,22 @@ def test_a_bucket_or_version_that_is_not_there_is_told(s3: S3Server, tmp_path: P
         pushed(make_model(tmp_path / "model"), "s3://another-bucket/v1")
 
 
+def test_an_upload_that_is_refused_is_told_and_leaves_no_version(s3: S3Server, tmp_path: Path) -> None:
+    def refuses(environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes] | None:
+        if environ["REQUEST_METHOD"] != "PUT":
+            return None
+        environ["wsgi.input"].read(int(environ["CONTENT_LENGTH"]))
+        start("403 Forbidden", [("Connection", "close")])
+        return [b"<Error><Code>QuotaExceeded</Code></Error>"]
+
+    s3.lie = refuses
+    with pytest.raises(StoreError, match=r"/v1/[a-z0-9_.-]+: the store refuses: 403 QuotaExceeded$"):
+        pushed(make_model(tmp_path / "model"), uri(tmp_path))
+    s3.lie = None
+    with pytest.raises(NotThere, match="holds no version"):
+        pulled(uri(tmp_path))
+
+
 def test_what_the_store_has_lost_is_named(s3: S3Server, tmp_path: Path) -> None:
     version = uri(tmp_path)
     pushed(make_model(tmp_path / "model"), version)

@@ -27,6 +27,7 @@ def test_what_was_written_is_not_asked_for_again() -> None:
     journal = Journal.read("\n" + have_line(PARTS[0]) + have_line(PARTS[2]) + "\n")
     assert journal.missing(MANIFEST, 0, 10) == [PARTS[1]]
     assert journal.begun(0) and not journal.begun(2)
+    assert (journal.bytes_of(0), journal.bytes_of(2)) == (15, 0)
 
 
 def test_a_whole_file_needs_no_part() -> None:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import errno
 import json
 import os
-import subprocess
-import sys
 import threading
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,15 +14,21 @@ import pytest
 
 from serve_app.core.model_manifest import MANIFEST
 from serve_app.edge import file_fetch
-from serve_app.edge.engine_model import engine_model
 from serve_app.edge.model_cache import ModelCache
 from serve_app.edge.model_fetch import fetch
-from serve_app.edge.model_files import model_bytes, model_digest
-from serve_app.edge.model_gc import sweep
-from serve_app.edge.model_store import push
-from serve_app.edge.serve_config import engine_args
-from serve_app.edge.store_types import Limits, NotThere, StoreAway, StoreError, Untrue
-from tests.model_stores import LIMITS, SHARDS, WatchedStore, bytes_of, content_of, make_model, take
+from serve_app.edge.store_types import Limits, StoreAway, StoreError, Untrue
+from tests.model_stores import (
+    LIMITS,
+    SHARDS,
+    WatchedStore,
+    a_version,
+    break_off,
+    bytes_of,
+    content_of,
+    take,
+    versions,
+    why,
+)
 
 TOTAL = sum(SHARDS.values())
 
@@ -38,24 +43,8 @@ def store(tmp_path: Path) -> WatchedStore:
     return a_version(tmp_path, "v1")
 
 
-def a_version(tmp_path: Path, name: str, shards: dict[str, int] = SHARDS, **texts: str) -> WatchedStore:
-    made = WatchedStore(tmp_path / "store" / "m" / name)
-    push(make_model(tmp_path / f"model-{name}", shards, **texts), made.where, made, LIMITS, lambda said: None)
-    return made
-
-
 def of_shards(store: WatchedStore) -> list[tuple[str, int, int]]:
     return sorted(read for read in store.reads if read[0] in SHARDS)
-
-
-def why(cache: ModelCache) -> list[str]:
-    """What the notes in quarantine say."""
-    return sorted(json.loads(note.read_text())["why"] for note in cache.quarantine.rglob("why.json"))
-
-
-def versions(cache: ModelCache) -> list[str]:
-    folder = cache.root / "versions"
-    return sorted(p.name.partition("-")[0] for p in folder.iterdir()) if folder.exists() else []
 
 
 def test_a_version_comes_whole_and_once(store: WatchedStore, cache: ModelCache) -> None:
@@ -128,12 +117,8 @@ def rest(store: WatchedStore) -> int:
 def test_mod_02_a_fetch_that_ended_between_shards_goes_on_with_what_is_missing(
     store: WatchedStore, cache: ModelCache
 ) -> None:
-    (store.folder / "model-1.safetensors").rename(store.folder / "later")
-    with pytest.raises(NotThere, match=r"model-1\.safetensors: is not in the store, though the manifest has it$"):
-        take(store, cache)
+    break_off(store, cache)
     assert versions(cache) == []
-    (store.folder / "later").rename(store.folder / "model-1.safetensors")
-    store.reads.clear()
     got = take(store, cache)
     assert {name for name, _, _ in store.reads} == {"model-1.safetensors"} and got.read_bytes == 3500
     assert content_of(got.folder)["model-1.safetensors"] == bytes_of("model-1.safetensors", 3500)
@@ -258,10 +243,7 @@ def test_a_manifest_that_changes_during_a_fetch_ends_it(store: WatchedStore, cac
 def test_a_manifest_that_changed_between_two_fetches_puts_the_first_aside(
     store: WatchedStore, cache: ModelCache
 ) -> None:
-    (store.folder / "model-1.safetensors").rename(store.folder / "later")
-    with pytest.raises(NotThere):
-        take(store, cache)
-    (store.folder / "later").rename(store.folder / "model-1.safetensors")
+    break_off(store, cache)
     store.rewrite_manifest(config_json=b"[]")
     told: list[str] = []
     got = take(store, cache, told)
@@ -278,10 +260,7 @@ def test_a_manifest_that_changed_later_does_not_touch_what_is_there(store: Watch
 
 
 def test_what_power_took_from_a_part_is_read_again(store: WatchedStore, cache: ModelCache) -> None:
-    (store.folder / "model-1.safetensors").rename(store.folder / "later")
-    with pytest.raises(NotThere):
-        take(store, cache)
-    (store.folder / "later").rename(store.folder / "model-1.safetensors")
+    break_off(store, cache)
     half = cache.fetching(store.where.key) / "files" / "model-2.safetensors"
     assert half.stat().st_size == 2000
     half.write_bytes(bytes(2000))
@@ -291,10 +270,7 @@ def test_what_power_took_from_a_part_is_read_again(store: WatchedStore, cache: M
 
 
 def test_a_leftover_whose_file_is_gone_is_read_again(store: WatchedStore, cache: ModelCache, tmp_path: Path) -> None:
-    (store.folder / "model-1.safetensors").rename(store.folder / "later")
-    with pytest.raises(NotThere):
-        take(store, cache)
-    (store.folder / "later").rename(store.folder / "model-1.safetensors")
+    break_off(store, cache)
     half = cache.fetching(store.where.key) / "files" / "model-2.safetensors"
     half.unlink()
     (tmp_path / "outside").write_text("outside")
@@ -326,7 +302,7 @@ def test_a_disk_that_fills_up_gets_its_room_back(
         return pwrite(descriptor, data, offset)
 
     monkeypatch.setattr(os, "pwrite", full)
-    with pytest.raises(StoreError, match=r"no room on the disk: 3\.4 KiB are still to come"):
+    with pytest.raises(StoreError, match=r"no room on the disk: 3\.4 KiB are still to come, "):
         take(store, cache, limits=Limits(parallel=1, part_bytes=1000, pause_s=0.0))
     left = content_of(cache.fetching(store.where.key) / "files")
     assert "model-1.safetensors" not in left and len(left["model-2.safetensors"]) == 2000
@@ -334,6 +310,27 @@ def test_a_disk_that_fills_up_gets_its_room_back(
     store.reads.clear()
     assert take(store, cache).read_bytes == 3500
     assert {name for name, _, _ in store.reads} == {"model-1.safetensors"}
+
+
+def test_a_disk_that_takes_a_part_of_a_write_gets_the_rest(
+    store: WatchedStore, cache: ModelCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pwrite = os.pwrite
+    monkeypatch.setattr(os, "pwrite", lambda descriptor, data, offset: pwrite(descriptor, data[:7], offset))
+    assert content_of(take(store, cache).folder)["model-1.safetensors"] == bytes_of("model-1.safetensors", 3500)
+
+
+def test_a_manifest_of_endless_files_takes_no_memory_and_no_disk(store: WatchedStore, cache: ModelCache) -> None:
+    huge = {"path": "model-1.safetensors", "bytes": 1 << 45, "sha256": "0" * 64}
+    (store.folder / MANIFEST).write_text(json.dumps({"format": "grix-model/1", "files": [huge]}))
+    tracemalloc.start()
+    try:
+        with pytest.raises(StoreError, match=r"no room on the disk: 32768\.0 GiB are still to come"):
+            take(store, cache)
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
+    assert store.reads == []
 
 
 def test_a_cache_that_cannot_be_written_is_told(store: WatchedStore, tmp_path: Path) -> None:
@@ -361,157 +358,12 @@ def test_a_fetch_of_which_nothing_moves_ends(store: WatchedStore, cache: ModelCa
     assert (cache.fetching(store.where.key) / "files" / "model-2.safetensors").read_bytes() == b""
 
 
-def test_threads_share_no_byte_and_no_more_run_than_allowed(store: WatchedStore, cache: ModelCache) -> None:
-    data, both, most = bytes_of("model-1.safetensors", 3500), threading.Barrier(2, timeout=20), []
+def test_parts_of_one_file_come_at_once(store: WatchedStore, cache: ModelCache) -> None:
+    data, both = bytes_of("model-1.safetensors", 3500), threading.Barrier(2, timeout=20)
 
     def meets(offset: int, size: int) -> Iterator[bytes]:
         both.wait()
-        most.append(sum(t.name.startswith("Thread") and "one" in t.name for t in threading.enumerate()))
         yield data[offset : offset + size]
 
     store.lies["model-1.safetensors"] = [meets, meets]
-    got = take(store, cache)
-    assert content_of(got.folder)["model-1.safetensors"] == data and max(most) == 2
-
-
-def engine(store: WatchedStore, **changes: object) -> dict[str, object]:
-    from cluster_configs.kind_agent import AgentSpec
-
-    storage = {"modelPath": store.address}
-    spec = AgentSpec.model_validate({"version": "1", "duty": "chat", "model": "m", "storage": storage, **changes})
-    return engine_args("a", spec, store.address)
-
-
-def test_an_engine_loads_the_copy_of_its_host(
-    store: WatchedStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("GRIX_CACHE", str(tmp_path / "c"))
-    cache = ModelCache()
-    assert cache.root == tmp_path / "c" / "models"
-    folder, lease = engine_model(engine(store))
-    assert folder == str(cache.version(store.where.key) / "files") and lease is not None
-    swept = [(s.what, s.removed) for s in sweep(cache, keep=0, older_s=0.0, now_unix_s=0.0, dry_run=False)]
-    assert swept == [("version, in use", False)]
-    lease.free()
-    assert engine_model({"model_path": "embedded:tiny-qwen"})[1] is None
-
-
-def test_mod_07_a_digest_is_of_what_the_version_holds(
-    store: WatchedStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("GRIX_CACHE", str(tmp_path / "c"))
-    other = a_version(tmp_path, "v2", tokenizer_json="[1]")
-    same = a_version(tmp_path, "v3")
-    digests = [engine(s)["engine_digest"] for s in (store, other, same)]
-    assert digests[0] == digests[2] != digests[1]
-    # The same as of the folder that was pushed: moving a model does not change the engine.
-    assert model_digest(store.address) == model_digest(f"file://{tmp_path / 'model-v1'}")
-    assert model_bytes(store.address) == model_bytes(f"file://{tmp_path / 'model-v1'}") == TOTAL
-
-
-def test_mod_07_a_version_that_was_changed_is_not_loaded(
-    store: WatchedStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("GRIX_CACHE", str(tmp_path / "c"))
-    args = engine(store)
-    store.rewrite_manifest(tokenizer_json=b"[1]")
-    with pytest.raises(
-        StoreError, match=r"m/v1: this host has it as engine \w{12}, the config asks for \w{12}: the version"
-    ):
-        engine_model(args)
-    assert engine_model(engine(store))[1] is not None
-
-
-def test_mod_08_tokenizer_and_template_come_with_the_weights(
-    store: WatchedStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("GRIX_CACHE", str(tmp_path / "c"))
-    pinned = a_version(tmp_path, "v2", chat_template_jinja="pinned", tokenizer_json='"pinned"')
-    main = a_version(tmp_path, "main", chat_template_jinja="main", tokenizer_json='"main"')
-    assert engine(pinned)["engine_digest"] != engine(main)["engine_digest"]
-    for version, said in ((main, "main"), (pinned, "pinned")):
-        folder = Path(engine_model(engine(version))[0])
-        assert (folder / "chat_template.jinja").read_text() == said
-        assert (folder / "tokenizer.json").read_text() == f'"{said}"'
-
-
-HOLD = """
-import sys
-from pathlib import Path
-from serve_app.edge.model_cache import ModelCache
-cache = ModelCache(Path(sys.argv[1]))
-lock = cache.use(sys.argv[2]) if sys.argv[3] == "use" else cache.fetch_lock(sys.argv[2], print)
-print("held", flush=True)
-sys.stdin.read()
-"""
-
-
-def holding(cache: ModelCache, key: str, kind: str) -> subprocess.Popen[str]:
-    """A process that has a lock."""
-    command = [sys.executable, "-c", HOLD, str(cache.root), key, kind]
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None and process.stdout.readline() == "held\n"
-    return process
-
-
-def swept(
-    cache: ModelCache, keep: int = 0, now_unix_s: float = 2e9, dry_run: bool = False
-) -> list[tuple[str, str, bool]]:
-    done = sweep(cache, keep=keep, older_s=3600.0, now_unix_s=now_unix_s, dry_run=dry_run)
-    return [(s.name.partition("-")[0], s.what, s.removed) for s in done]
-
-
-def test_what_a_process_uses_stays_until_it_dies(store: WatchedStore, cache: ModelCache) -> None:
-    take(store, cache).lease.free()
-    holder = holding(cache, store.where.key, "use")
-    try:
-        assert swept(cache) == [("m_v1", "version, in use", False)]
-        got = take(store, cache)
-        got.lease.free()
-        assert got.read_bytes == 0
-    finally:
-        holder.kill()
-        holder.communicate()
-    assert swept(cache, dry_run=True) == [("m_v1", "version", True)] and versions(cache) == ["m_v1"]
-    assert swept(cache) == [("m_v1", "version", True)]
-    assert swept(cache) == [] and versions(cache) == []
-    assert sorted(p.name for p in cache.root.iterdir()) == ["fetching", "locks", "versions"]
-
-
-def test_what_is_being_fetched_stays_until_its_process_dies(store: WatchedStore, cache: ModelCache) -> None:
-    (store.folder / "model-1.safetensors").unlink()
-    with pytest.raises(NotThere):
-        take(store, cache)
-    holder = holding(cache, store.where.key, "fetch")
-    try:
-        assert swept(cache) == [("m_v1", "begun, in use", False)]
-    finally:
-        holder.kill()
-        holder.communicate()
-    assert swept(cache, now_unix_s=0.0) == [("m_v1", "begun", False)]
-    assert swept(cache) == [("m_v1", "begun", True)]
-    assert not cache.fetching(store.where.key).exists()
-
-
-def test_the_last_used_versions_of_a_model_stay(tmp_path: Path, cache: ModelCache) -> None:
-    for i, name in enumerate(("v1", "v2", "v3")):
-        made = a_version(tmp_path, name)
-        take(made, cache).lease.free()
-        os.utime(cache.root / "locks" / f"{made.where.key}.use", (i, {"v1": 30, "v2": 10, "v3": 20}[name]))
-    assert swept(cache, keep=2) == [("m_v1", "version", False), ("m_v2", "version", True), ("m_v3", "version", False)]
-    assert versions(cache) == ["m_v1", "m_v3"]
-
-
-def test_quarantine_is_for_a_while(store: WatchedStore, cache: ModelCache) -> None:
-    (store.folder / "model-2.safetensors").write_bytes(b"short")
-    with pytest.raises(Untrue):
-        take(store, cache)
-    key = store.where.key
-    left = cache.quarantine / os.listdir(cache.quarantine)[0]
-    assert sweep(cache, keep=2, older_s=3600.0, now_unix_s=left.stat().st_mtime, dry_run=False)[1].removed is False
-    done = sweep(cache, keep=2, older_s=3600.0, now_unix_s=2e9, dry_run=False)
-    assert [(s.name.startswith(key), s.what, s.removed) for s in done] == [
-        (True, "begun", True),
-        (True, "quarantine", True),
-    ]
-    assert why(cache) == []
+    assert content_of(take(store, cache).folder)["model-1.safetensors"] == data
