@@ -10,6 +10,8 @@ HERE = Path(__file__).parent
 CLUSTERS = (HERE / "contract", HERE / "e2e")
 
 
+# First: xdist reads the groups in the same hook.
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if any(item.path.is_relative_to(folder) for folder in CLUSTERS):
