@@ -1,18 +1,21 @@
-"""Two at a time: one process has the tests that start clusters, so that never two of them share the cores."""
+"""Two processes: one has all tests that start clusters, so that never two of them share the cores; the other the rest."""
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import Any
 
 import pytest
-
-HERE = Path(__file__).parent
-CLUSTERS = (HERE / "contract", HERE / "e2e")
+from xdist.scheduler import LoadScopeScheduling
 
 
-# First: xdist reads the groups in the same hook.
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if any(item.path.is_relative_to(folder) for folder in CLUSTERS):
-            item.add_marker(pytest.mark.xdist_group("clusters"))
+class ClustersInOne(LoadScopeScheduling):
+    """A file is in one process, and all files of tests with clusters are in the same."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.partition("::")[0]
+        return "clusters" if file.startswith(("tests/contract/", "tests/e2e/")) else file
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling | None:
+    return ClustersInOne(config, log) if config.getvalue("dist") == "loadscope" else None
