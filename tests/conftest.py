@@ -1,4 +1,4 @@
-"""Two processes: one has all tests that start clusters, so that never two of them share the cores; the other the rest."""
+"""Two processes: one has all tests that start clusters, so that no two of them share the cores, the other the rest."""
 
 from __future__ import annotations
 

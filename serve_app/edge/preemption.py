@@ -141,5 +141,6 @@ class Preemption:
             why = f"{change.cause} needs the room" if change.cause is not None else "nobody needs the room any more"
             log.warning("at most %d replicas of %s instead of %d: %s", change.after, change.app, change.before, why)
         self._on_decision(decision)
-        if decision.memory.ceilings != desired.lowered:
+        # What was kept and could not be put, or not be read back, is put again.
+        if decision.memory.ceilings != desired.lowered or not desired.confirmed:
             await asyncio.to_thread(self._writer.lower, decision.memory.ceilings, top)

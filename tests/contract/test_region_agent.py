@@ -158,19 +158,19 @@ def test_a_replica_that_stays_slow_is_replaced_and_told_and_no_request_comes_to_
     try:
         with without_one(region) as asked:
             (serving,) = chats(region)
-            snapshot = until(region, lambda s: "failed to start" in s["targets"][0]["why"], 30.0)
+            snapshot = until(region, lambda s: "failed to start" in s["targets"][0]["why"], 60.0)
             said = re.fullmatch(
-                r"a replica failed to start once: not ready after 10 s, still warming up: first tokens after \d{4} ms "
-                r"in the last of \d rounds, more than 1500 ms are slow, usual are \d+ ms",
+                r"a replica failed to start (?:once|\d+ times): not ready after 10 s, still warming up: "
+                r"first tokens after \d{4} ms in the last of \d rounds, more than 1500 ms are slow, usual are \d+ ms",
                 snapshot["targets"][0]["why"],
             )
             assert said is not None, snapshot["targets"][0]
             assert healths(snapshot) == {"healthy"}
             # Another one comes in its place, and it fares no better.
-            eventually(region, lambda: len(warm_ups(region, began_unix_s)) >= 2, 20.0)
+            eventually(region, lambda: len(warm_ups(region, began_unix_s)) >= 2, 40.0)
             assert chats(region) == {serving}
             told_ms.unlink()
-            eventually(region, lambda: len(chats(region)) == 2, 20.0)
+            eventually(region, lambda: len(chats(region)) == 2, 40.0)
     finally:
         told_ms.unlink(missing_ok=True)
     failed = warm_ups(region, began_unix_s).keys() - chats(region)

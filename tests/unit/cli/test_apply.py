@@ -68,5 +68,13 @@ def test_nobody_waits_for_regions_that_have_tried_in_vain(monkeypatch: pytest.Mo
     monkeypatch.setattr(apply, "POLL_S", 0.0)
     said = "revision r2 is applied, and what is in force stays so: b has r1 (revision r2 is refused: out of memory)"
     with pytest.raises(Failed) as failed:
-        apply._wait(object(), "r2", 600.0, Progress())
+        apply._wait(object(), "r2", 600.0, Progress(), is_new=True)
     assert str(failed.value) == said and answers == []
+
+
+def test_the_same_documents_again_are_waited_for_although_they_were_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = {"name": "a", "linked": True, "revision": "r1", "refused": "r2", "phase": "ready", "state_why": "refused"}
+    answers = [[before], [{**before, "revision": "r2", "refused": ""}]]
+    monkeypatch.setattr(control, "ask", lambda *_: {"regions": answers.pop(0)})
+    monkeypatch.setattr(apply, "POLL_S", 0.0)
+    assert apply._wait(object(), "r2", 600.0, Progress(), is_new=False) == ["a"]
