@@ -34,6 +34,11 @@ class LiveRegion:
     folder: Path
     record: dict[str, Any]
 
+    @property
+    def documents(self) -> list[str]:
+        """What it was started with."""
+        return documents_in(self.folder)
+
     def grix(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         return grix(self.folder, *arguments, check=check)
 
@@ -99,9 +104,12 @@ def alone(folder: Path, model_path: str) -> list[str]:
             spec["regions"] = [{k: v for k, v in spec["regions"][0].items() if k != "gateway"}]
         elif "storage" in spec:
             spec["storage"] = {"modelPath": model_path}
-    file = folder / "set.yaml"
-    file.write_text(yaml.safe_dump_all(documents))
-    return [str(file), str(SHIPPED / "routes.yaml"), str(SHIPPED / "templates")]
+    (folder / "set.yaml").write_text(yaml.safe_dump_all(documents))
+    return documents_in(folder)
+
+
+def documents_in(folder: Path) -> list[str]:
+    return [str(folder / "set.yaml"), str(SHIPPED / "routes.yaml"), str(SHIPPED / "templates")]
 
 
 @pytest.fixture(scope="session")
