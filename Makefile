@@ -11,8 +11,8 @@ setup:            ## make .venv with everything, once
 demo: setup       ## two regions up, a tour in six languages, failures, all down (KEEP=1 leaves them up)
 	@$(VENV)/grix demo $(if $(KEEP),--keep,)
 
-test: setup       ## every test, on a real region where it matters
-	@$(VENV)/python -m pytest
+test: setup       ## every test, on real regions where it matters: these in one process, all others in a second one
+	@$(VENV)/python -m pytest -n 2 --dist loadscope
 
 unit: setup       ## tests that need no region, two at a time: under a minute
 	@$(VENV)/python -m pytest -n 2 --dist worksteal tests/unit tests/properties

@@ -50,7 +50,8 @@ class Pool:
 def production() -> tuple[dict[str, Any], dict[str, float]]:
     """What ``grix render`` writes for the chat agent: ``autoscaling_config`` without the name of the policy, and the
     policy's settings."""
-    rendered = render(load_paths([SHIPPED], {}), "cloud-a", http_host="127.0.0.1", http_port=8000)
+    # What the engines load is of no account here, and the store of the shipped ones is elsewhere.
+    rendered = render(load_paths([SHIPPED], {}), "cloud-a", http_host="127.0.0.1", http_port=8000, model="tiny-qwen")
     [app] = [a for a in rendered["applications"] if a["name"].startswith("qwen-chat--")]
     [agent] = [d for d in app["deployments"] if d["name"] == "QwenAgent"]
     config = {name: value for name, value in agent["autoscaling_config"].items() if name != "policy"}

@@ -6,6 +6,7 @@ target is under load at a time, the others idle. Results go to standard output, 
 
 A developer's question, answered in under two minutes:
 ``python -m benchmarks.gateway --targets direct,grix --models tiny-qwen --streams 64 --rounds 3``.
+Two settings of Grix side by side: ``--targets direct,grix,grix-standard,grix-deployment``.
 """
 
 from __future__ import annotations
@@ -54,7 +55,12 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--quick", action="store_true", help="fewer and shorter rounds: under 6 minutes")
     top.add_argument("--json", action="store_true", help="medians as JSON on standard output")
     top.add_argument("--models", type=_list(str), metavar="A,B", help="default: tiny-qwen,smollm2")
-    top.add_argument("--targets", type=_list(str), metavar="A,B", help="direct, grix, peers; default: all found")
+    top.add_argument(
+        "--targets",
+        type=_list(str),
+        metavar="A,B",
+        help="direct, grix (or grix-WORD: with standard, fast, router, deployment), peers; default: all found",
+    )
     top.add_argument("--streams", type=_list(int), metavar="N,N", help="default: 1,16,64")
     top.add_argument("--open", type=_list(float), metavar="F,F", help="open loop at fractions of direct's capacity")
     top.add_argument("--rounds", type=int, metavar="N", help="default: 7; with --quick 3")

@@ -9,8 +9,8 @@ from typing import Final
 
 from benchmarks.gateway_report import Report, Spread
 
-PANEL_W: Final = 330
-NAME_W: Final = 84
+PANEL_W: Final = 350
+NAME_W: Final = 104
 VALUE_W: Final = 84
 BAR_H: Final = 16
 ROW_H: Final = 24

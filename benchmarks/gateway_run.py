@@ -122,16 +122,14 @@ def targets_of(plan: Plan, model: str, folder: Path) -> Iterator[list[Target]]:
     """Starts everything that is measured with a model; stops it, whatever happens."""
     wanted = plan.targets
     paths = gateway_targets.config_paths(folder, plan.setting)
+    ours = [gateway_targets.GRIX] if wanted is None else [n for n in wanted if gateway_targets.is_grix(n)]
     with ExitStack() as stack:
         found: list[Target] = []
-        grix_child = None
-        if wanted is None or "grix" in wanted:
-            grix_folder = folder / "grix"
-            grix_folder.mkdir()
-            stack.callback(gateway_targets.stop_grix, grix_folder)
-            grix_child = gateway_targets.start_grix(paths, model, grix_folder, plan.up_args)
-            stack.callback(grix_child.stop)
-        peers = gateway_peers.found() if wanted is None else [n for n in wanted if n not in (BASELINE, "grix")]
+        regions = [_Region(plan, model, folder, name) for name in ours]
+        # The first one starts while direct does; each one after it finds the ports of those before it taken.
+        for region in regions[:1]:
+            region.start(stack)
+        peers = gateway_peers.found() if wanted is None else [n for n in wanted if n != BASELINE and n not in ours]
         if wanted is None and model not in plan.peer_models:
             peers = []
         if wanted is None or peers or BASELINE in wanted:
@@ -143,10 +141,34 @@ def targets_of(plan: Plan, model: str, folder: Path) -> Iterator[list[Target]]:
             gateway_targets.wait_ready(direct, child)
             say(f"{model}: direct is ready")
             found += [direct, *_peers(stack, peers, direct, child, folder)]
-        if grix_child is not None:
-            found.insert(min(1, len(found)), gateway_targets.grix_target(grix_child, folder / "grix"))
-            say(f"{model}: grix is ready")
+        at = min(1, len(found))
+        found[at:at] = [region.target(stack) for region in regions]
         yield [t for t in found if wanted is None or t.name in wanted]
+
+
+class _Region:
+    """One Grix that is measured, in a folder of its own."""
+
+    def __init__(self, plan: Plan, model: str, folder: Path, name: str) -> None:
+        self._name, self._model, self._more, self._folder = name, model, plan.up_args, folder / name
+        self._setting = gateway_targets.setting_of(name, plan.setting)
+        self._child: Child | None = None
+
+    def start(self, stack: ExitStack) -> Child:
+        """Starts it unless it has been started."""
+        if self._child is None:
+            self._folder.mkdir()
+            stack.callback(gateway_targets.stop_grix, self._folder)
+            paths = gateway_targets.config_paths(self._folder, self._setting)
+            self._child = gateway_targets.start_grix(paths, self._model, self._folder, self._more)
+            stack.callback(self._child.stop)
+        return self._child
+
+    def target(self, stack: ExitStack) -> Target:
+        """Waits until it is up."""
+        target = gateway_targets.grix_target(self._name, self.start(stack), self._folder)
+        say(f"{self._model}: {self._name} is ready")
+        return target
 
 
 def _peers(stack: ExitStack, names: Sequence[str], direct: Target, engine: Child, folder: Path) -> Iterator[Target]:

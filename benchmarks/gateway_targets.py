@@ -14,7 +14,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,7 +24,7 @@ from benchmarks.processes import BenchmarkError, Child, free_port, start
 from cluster_configs.load import load_paths, local_paths
 from serve_app.edge import ray_cluster
 from serve_app.edge.agent_app import RESOURCES_VARIABLE
-from serve_app.edge.model_files import as_model_path, local_model
+from serve_app.edge.engine_model import engine_model
 from serve_app.edge.serve_config import render
 
 #: The name every target is asked for: in Grix it runs the rules, elsewhere it is just the model's name.
@@ -68,6 +68,32 @@ class Setting:
     detector: str | None = None
 
 
+GRIX: Final = "grix"
+_PROFILES: Final = ("standard", "fast")
+_DETECTORS: Final = ("router", "deployment")
+
+
+def is_grix(name: str) -> bool:
+    """Whether a target is Grix: ``grix``, or with words of its own setting after it, ``grix-standard-deployment``."""
+    return name.partition("-")[0] == GRIX
+
+
+def setting_of(name: str, base: Setting) -> Setting:
+    """The setting of a Grix by its name: what it does not say is as for all.
+
+    Raises:
+        BenchmarkError: for a word that is none.
+    """
+    for word in name.split("-")[1:]:
+        if word in _PROFILES:
+            base = replace(base, profile=word)
+        elif word in _DETECTORS:
+            base = replace(base, detector=word)
+        else:
+            raise BenchmarkError(f"target {name}: allowed after grix- are {', '.join(_PROFILES + _DETECTORS)}")
+    return base
+
+
 def config_paths(folder: Path, setting: Setting) -> list[Path]:
     """The shipped set for one machine, in a copy with the setting."""
     local, *others = local_paths()
@@ -94,7 +120,7 @@ def engine_of(paths: Sequence[Path], model: str) -> Engine:
     app = next(a for a in rendered["applications"] if a["import_path"] == "deployments.app:build_agent")
     variables = dict(app["deployments"][0]["ray_actor_options"]["runtime_env"]["env_vars"])
     resources = json.loads(variables.pop(RESOURCES_VARIABLE))
-    return Engine(local_model(as_model_path(model)), {**app["args"]["engine"], **resources}, variables)
+    return Engine(engine_model(app["args"])[0], {**app["args"]["engine"], **resources}, variables)
 
 
 def template_messages(paths: Sequence[Path]) -> list[dict[str, str]]:
@@ -182,7 +208,7 @@ def running_of(record: Mapping[str, Any]) -> ray_cluster.Running:
     return ray_cluster.Running(pids[0] if pids else None, record["started_unix_s"], Path(record["temp_dir"]))
 
 
-def grix_target(child: Child, folder: Path) -> Target:
+def grix_target(name: str, child: Child, folder: Path) -> Target:
     """Waits for ``grix up``; the region as a target.
 
     Raises:
@@ -197,7 +223,7 @@ def grix_target(child: Child, folder: Path) -> Target:
     record = region_of(folder)
     key = Path(record["key_file"]).read_text().strip()
     return Target(
-        "grix",
+        name,
         record["url"],
         lambda: [p.pid for p in ray_cluster.processes(running_of(record))],
         lambda: stop_grix(folder),

@@ -217,7 +217,7 @@ def run(args: argparse.Namespace, folder: Path) -> list[Row]:
     child = gateway_targets.start_grix(patient_config(folder), "tiny-qwen", grix_folder)
     engines = None
     try:
-        target = gateway_targets.grix_target(child, grix_folder)
+        target = gateway_targets.grix_target("grix", child, grix_folder)
         record = gateway_targets.region_of(grix_folder)
         say(f"the region is up at {record['url']}")
         engines = soak_watch.Engines(record, soak_watch.apps_of(record["url"]))

@@ -101,8 +101,8 @@ class Gpu(Block):
 
 
 class Timeouts(Block):
-    """Limits of one request: waiting for a slot, first byte, and everything. ``start_s`` is the engine's own: a new
-    one that does not run by then is given up, and with it the configuration that asks for it."""
+    """Limits of one request: waiting for a slot, first byte, and everything. ``start_s`` is the engine's own: a
+    replica that does not run by then is given up, and with it a new configuration that asks for it."""
 
     queue_s: Seconds = Field(default=10.0, alias="queue")
     first_byte_s: Seconds = Field(default=30.0, alias="firstByte")

@@ -23,7 +23,8 @@ LOOK_S: Final = 0.25
 LAST_WORDS_S: Final = 0.5
 ENGINE_LOST_EXIT: Final = 70
 #: Calls that fail one after the other, without a good one in between, until the engine is of no use: one that makes
-#: tokens when it is asked for one may still break each call.
+#: tokens when it is asked for one may still break each call. All of one prompt it is the prompt that is broken, and the
+#: next replica would go the same way.
 MOST_FAILED_IN_A_ROW: Final = 5
 #: What a call gets whose engine died, stands still, or breaks every call.
 LOST: Final = Failure("replica_lost", "The engine that ran this request was lost.")
@@ -73,12 +74,14 @@ class EngineWatch:
         self.ending = asyncio.Event()
         self._stillness = Stillness(time.monotonic())
         self._failed_in_a_row = 0
+        #: Hashes of what they were asked.
+        self._failed_prompts: set[int] = set()
 
     @property
     def _breaks_calls(self) -> bool:
-        return self._failed_in_a_row >= MOST_FAILED_IN_A_ROW
+        return self._failed_in_a_row >= MOST_FAILED_IN_A_ROW and len(self._failed_prompts) > 1
 
-    async def counted(self, packets: AsyncGenerator[Packet, None]) -> AsyncGenerator[Packet, None]:
+    async def counted(self, packets: AsyncGenerator[Packet, None], prompt: object) -> AsyncGenerator[Packet, None]:
         """The packets of a call, which count how calls end; an engine that broke too many gets no more of them.
 
         What is the caller's fault, was refused, or was left says nothing of the engine.
@@ -91,19 +94,24 @@ class EngineWatch:
                 async for packet in packets:
                     last = packet[-1]
                     if isinstance(last, Tail):
-                        self._ended(last.failure.reason if last.failure is not None else None)
+                        self._ended(last.failure.reason if last.failure is not None else None, prompt)
                     yield packet
             except Exception:
-                self._ended("internal")
+                self._ended("internal", prompt)
                 raise
 
-    def _ended(self, reason: Reason | None) -> None:
+    def _ended(self, reason: Reason | None, prompt: object) -> None:
         if reason is None:
             self._failed_in_a_row = 0
+            self._failed_prompts.clear()
         elif STATUS[reason].outcome == "failed":
+            was_useless = self._breaks_calls
             self._failed_in_a_row += 1
-            if self._failed_in_a_row == MOST_FAILED_IN_A_ROW:
-                log.error("the engine of %s broke %d calls one after the other", self._agent, MOST_FAILED_IN_A_ROW)
+            self._failed_prompts.add(hash(repr(prompt)))
+            if self._breaks_calls and not was_useless:
+                log.error("the engine of %s broke %d calls one after the other", self._agent, self._failed_in_a_row)
+            elif self._failed_in_a_row == MOST_FAILED_IN_A_ROW:
+                log.error("one prompt broke %d calls of %s one after the other", MOST_FAILED_IN_A_ROW, self._agent)
 
     def _view(self, now_s: float) -> EngineView:
         return EngineView(

@@ -6,6 +6,7 @@ last. So each replica starts a guard before its engine. The guard reads beats fr
 
 * the pipe ends: the replica is gone, however it went. Its engine is killed, and the guard ends.
 * no beat for :data:`FROZEN_AFTER_S`: the replica hangs. It is killed with its engine; Serve sees a dead actor at once.
+* a start that has not settled in its time: the same, for it may hang where nothing else can end it.
 
 Run as a script: the standard library only, started isolated and without ``site``, so that it costs a few megabytes.
 """
@@ -83,13 +84,13 @@ def step_back(processes: set[Process], nice: int) -> None:
 class Guard:
     """The replica's end: starts the guard, sends beats, and replaces it when it died."""
 
-    def __init__(self, frozen_after_s: float = FROZEN_AFTER_S) -> None:
-        self._frozen_after_s = frozen_after_s
+    def __init__(self, start_limit_s: float, frozen_after_s: float = FROZEN_AFTER_S) -> None:
+        self._limits_s = (start_limit_s, frozen_after_s)
         self._process = self._start("starting")
 
     def _start(self, engine: str) -> subprocess.Popen[bytes]:
         # -I -S: nothing but the standard library, and no import of what lies in the working directory.
-        command = [sys.executable, "-I", "-S", __file__, str(os.getpid()), engine, str(self._frozen_after_s)]
+        command = [sys.executable, "-I", "-S", __file__, str(os.getpid()), engine, *map(str, self._limits_s)]
         # A session of its own: who kills the replica's process group must not take the guard with it.
         process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
         assert process.stdin is not None
@@ -118,24 +119,27 @@ class Guard:
         return {one for one in descendants(os.getpid()) if one[0] != self._process.pid}
 
 
-def watch(replica: int, settled: bool, frozen_after_s: float) -> None:
+def watch(replica: int, settled: bool, start_limit_s: float, frozen_after_s: float) -> None:
     """Reads beats from standard input until there is somebody to kill, and kills."""
     replica_started = started(replica)
     engine = descendants(replica)
     if settled:
         os.write(1, b".")
-    silent_ticks = 0
-    while silent_ticks * TICK_S < frozen_after_s:
+    silent_ticks = starting_ticks = 0
+    while silent_ticks * TICK_S < frozen_after_s and (settled or starting_ticks * STARTING_TICK_S < start_limit_s):
         # Ticks are counted, not time: while the machine sleeps the guard does not run, so nobody was silent.
         beaten = bool(select.select([0], [], [], TICK_S if settled else STARTING_TICK_S)[0])
         if beaten and not os.read(0, 4096):
             break
         if not settled:
+            starting_ticks += 1
             engine |= descendants(replica)
             if beaten:
                 settled = True
                 os.write(1, b".")
         silent_ticks = silent_ticks + 1 if settled and not beaten else 0
+    if not settled and not beaten:
+        os.write(2, f"the engine of process {replica} has not started in its time; both are killed\n".encode())
     # Who is an orphan by now was known before; the children of those may not have been.
     engine |= descendants(replica)
     for pid, since in tuple(engine):
@@ -147,4 +151,4 @@ def watch(replica: int, settled: bool, frozen_after_s: float) -> None:
 
 
 if __name__ == "__main__":
-    watch(int(sys.argv[1]), sys.argv[2] == "settled", float(sys.argv[3]))
+    watch(int(sys.argv[1]), sys.argv[2] == "settled", float(sys.argv[3]), float(sys.argv[4]))

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections import defaultdict
 from collections.abc import AsyncGenerator, Mapping
+from dataclasses import replace
 from typing import Final
 
 from ray import serve
@@ -15,9 +16,10 @@ from ray.serve.handle import DeploymentHandle, DeploymentResponseGenerator
 
 from deployments.replicas import running_replicas
 from serve_app.core.language import LanguageGuess
+from serve_app.core.scripts import start
 from serve_app.core.snapshots import Target
 from serve_app.outcomes import GrixError
-from serve_app.ports import AgentCall, Frame, Packet, Tail
+from serve_app.ports import AgentCall, Frame, Head, Packet, Tail
 
 log = logging.getLogger("ray.serve")
 
@@ -40,7 +42,7 @@ class HandleDetector:
         """
         try:
             # What decides a language is in the first characters; the rest would only cross processes.
-            guess: LanguageGuess = await self._detect.remote(text[:2000], session_language)
+            guess: LanguageGuess = await self._detect.remote(start(text, 2000), session_language)
         except (RayError, RayServeException) as error:
             log.warning("language detector failed: %s", type(error).__name__)
             raise GrixError("upstream_failed", "The language detector does not answer.") from None
@@ -78,7 +80,7 @@ class HandleAgents:
             del self._handles[app]
         for app, handle in self._handles.items():
             if self._bereft(app, handle):
-                for patience in self._waiting[app]:
+                for patience in self._waiting.get(app, ()):
                     # One that has been told already takes no other end.
                     if not patience.expired():
                         patience.reschedule(0.0)
@@ -86,6 +88,10 @@ class HandleAgents:
     def bereft(self) -> frozenset[str]:
         """The apps whose replicas all died; known as soon as a call has met a dead one."""
         return frozenset(app for app, handle in self._handles.items() if self._bereft(app, handle))
+
+    def running(self) -> frozenset[str]:
+        """The apps that have a replica now, as far as a handle has heard."""
+        return frozenset(app for app, handle in self._handles.items() if running_replicas(handle))
 
     def _bereft(self, app: str, handle: DeploymentHandle) -> bool:
         """Whether all replicas died. An app that may have none is woken by the call that waits."""
@@ -102,18 +108,20 @@ class HandleAgents:
             raise GrixError("no_target", f"{target.id} is not started here.", retry_after_s=5.0)
         if self._bereft(target.app, handle):
             raise _bereft_of(target)
+        # No replica, and yet not bereft: the agent is at zero, and this call wakes it.
+        wakes = self._min_replicas.get(target.app) == 0 and not running_replicas(handle)
         packets = handle.remote(call)
         ended = False
         try:
             first = await self._accepted(target, packets)
             ended = bool(first) and isinstance(first[-1], Tail)
             for frame in first:
-                yield frame
+                yield _told(frame, wakes=wakes)
             async for packet in packets:
                 # After its tail a call has nothing left to cancel: an abort for each finished one would be a flood.
                 ended = isinstance(packet[-1], Tail)
                 for frame in packet:
-                    yield frame
+                    yield _told(frame, wakes=wakes)
             ended = True
         except BackPressureError:
             ended = True
@@ -148,6 +156,8 @@ class HandleAgents:
             raise _bereft_of(target) from None
         finally:
             waiting.discard(patience)
+            if not waiting:
+                self._waiting.pop(target.app, None)
 
     async def probe(self, app: str) -> bool:
         """Whether a replica of the app makes tokens, within a limit."""
@@ -159,6 +169,10 @@ class HandleAgents:
             return bool(await asyncio.wait_for(_resolve(answer), PROBE_LIMIT_S))
         except (TimeoutError, RayError, RayServeException):
             return False
+
+
+def _told(frame: Frame, *, wakes: bool) -> Frame:
+    return replace(frame, queued=True) if wakes and isinstance(frame, Head) else frame
 
 
 def _bereft_of(target: Target) -> GrixError:

@@ -16,6 +16,7 @@ import ray
 from ray import serve
 
 from autoscale.ray_policy import SETTING
+from deployments.engine_start import LAST_WORDS_S, EngineStart
 from deployments.engine_watch import EngineWatch
 from deployments.guard import Guard, step_back
 from deployments.region_handle import RegionAway, RegionHandle
@@ -24,7 +25,7 @@ from serve_app.core.health import FRESH_S
 from serve_app.core.reports import FRESH_S as REPORT_FRESH_S
 from serve_app.core.reports import ReplicaReport
 from serve_app.edge.agent_app import RESOURCES_VARIABLE, THREADS_VARIABLE
-from serve_app.edge.model_files import local_model
+from serve_app.edge.engine_model import engine_model
 from serve_app.ports import Accepted, AgentCall, Packet
 
 log = logging.getLogger("ray.serve")
@@ -47,19 +48,25 @@ class QwenAgent:
         self._args = args
         began_s = time.monotonic()
         resources = json.loads(os.environ.get(RESOURCES_VARIABLE, "{}"))
-        model = await asyncio.to_thread(local_model, args["model_path"])
-        guard = Guard()
-        self._vllm = await Vllm.start(args["agent"], str(model), args["engine"], resources)
-        await asyncio.to_thread(guard.settle)
-        if THREADS_VARIABLE in os.environ:
-            step_back(guard.engine(), ENGINE_NICE)
+        start = EngineStart.of_this_replica(args["engine_digest"])
+        async with start.told():
+            model, self._model_lease = await asyncio.to_thread(engine_model, args)
+            async with start.turn():
+                guard = Guard(start.left_s + LAST_WORDS_S)
+                self._vllm = await Vllm.start(args["agent"], model, args["engine"], resources)
+                if THREADS_VARIABLE in os.environ:
+                    step_back(guard.engine(), ENGINE_NICE)
+                await start.warm_up(self._vllm)
+                self._vllm.forget_warm_up()
+            # From here on the guard wants beats, which the watch gives.
+            await asyncio.to_thread(guard.settle)
         self._watch = EngineWatch(args["agent"], self._vllm.llm, guard)
         self._watching = asyncio.create_task(self._watch.run())
         self._offered_spilled_rps: float | None = None
         self._scaling: dict[str, float] = {}
         self._pushing = asyncio.create_task(self._push_on())
         log.info(
-            "engine ready: agent=%s model=%s engine_digest=%s context=%d resources=%s labels=%s start_s=%.1f",
+            "engine ready: agent=%s model=%s engine_digest=%s context=%d resources=%s labels=%s start_s=%.1f warm=%s",
             args["agent"],
             model,
             args["engine_digest"],
@@ -67,6 +74,7 @@ class QwenAgent:
             json.dumps(resources, sort_keys=True),
             json.dumps(ray.get_runtime_context().get_node_labels(), sort_keys=True),
             time.monotonic() - began_s,
+            start.warmth,
         )
 
     def reconfigure(self, user_config: dict[str, Any]) -> None:
@@ -79,7 +87,8 @@ class QwenAgent:
     async def call(self, call: AgentCall) -> AsyncIterator[Packet]:
         """One attempt: ``Accepted``, then the engine's frames. Closing it aborts the work."""
         yield (Accepted(call.target, call.release),)
-        async with aclosing(self._watch.counted(self._vllm.call(call))) as packets:
+        prompt = call.body.get("messages", call.body.get("prompt"))
+        async with aclosing(self._watch.counted(self._vllm.call(call), prompt)) as packets:
             async for packet in packets:
                 yield packet
 
@@ -128,8 +137,9 @@ class QwenAgent:
                     await self._watch.ending.wait()
 
     def __del__(self) -> None:
-        watching = getattr(self, "_watching", None)
-        if watching is not None:
-            watching.cancel()
-            self._pushing.cancel()
+        # A start that failed has made only some of these.
+        for task in (getattr(self, "_watching", None), getattr(self, "_pushing", None)):
+            if task is not None:
+                task.cancel()
+        if hasattr(self, "_vllm"):
             self._vllm.shutdown()

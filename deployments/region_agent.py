@@ -14,7 +14,9 @@ import ray
 from ray import serve
 from ray.serve.handle import DeploymentHandle
 
-from serve_app.core.reports import Node, PeerView, RegionState, ReplicaReport, RouterReport
+from serve_app.core.names import agent_of
+from serve_app.core.preempt import Change
+from serve_app.core.reports import FailedStart, Node, PeerView, RegionState, ReplicaReport, RouterReport
 from serve_app.core.snapshots import Snapshot
 from serve_app.edge.clock import RealClock
 from serve_app.edge.desired_config import ConfigWriter
@@ -53,7 +55,7 @@ class RegionAgent:
     async def __init__(self, gateway: DeploymentHandle) -> None:
         """``gateway`` is not called from here: it pushes. An application is one graph, so it is bound here."""
         clock, meter = RealClock(), ServeMeter()
-        self._region = ""
+        self._region, self._meter = "", meter
         self._service = RegionService(
             now_s=clock.now_s,
             unix_s=clock.unix_s,
@@ -62,7 +64,13 @@ class RegionAgent:
             writer=_writer(os.environ),
             folder=_folder(os.environ),
             on_put_back=lambda count: meter.add("grix_config_put_back_total", {"region": self._region}, count),
+            resources=ray.cluster_resources,
+            on_room=self._tell_room,
+            on_failed_start=lambda report: meter.add("grix_failed_starts_total", self._labels(report), 1.0),
         )
+
+    def _labels(self, report: FailedStart) -> dict[str, str]:
+        return {"region": self._region, "agent": agent_of(report.app), "reason": report.stage}
 
     async def reconfigure(self, user_config: dict[str, Any]) -> None:
         """Takes agents, regions, limits and the coordinator's address in place, or refuses them and keeps the old."""
@@ -70,9 +78,24 @@ class RegionAgent:
         self._region = user_config["region"]["name"]
         log.setLevel(user_config.get("logLevel", "INFO"))
 
+    def _tell_room(self, change: Change | None, missing: Mapping[str, int]) -> None:
+        for agent, replicas in missing.items():
+            self._meter.set("grix_missing_replicas", {"region": self._region, "agent": agent}, replicas)
+        if change is None:
+            return
+        who = {"region": self._region, "agent": agent_of(change.app)}
+        if change.cause is None:
+            self._meter.add("grix_preemption_restores_total", who, 1)
+        else:
+            self._meter.add("grix_preemptions_total", {**who, "to": agent_of(change.cause)}, 1)
+
     async def push_replica(self, report: ReplicaReport) -> float:
         """``offered_spilled_rps`` of the replica's engine."""
         return self._service.push_replica(report)
+
+    async def push_failed_start(self, report: FailedStart) -> None:
+        """The last words of a replica that cannot start."""
+        self._service.push_failed_start(report)
 
     async def push_router(self, report: RouterReport) -> float | None:
         """How old the coordinator's plan is."""

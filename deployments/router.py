@@ -74,7 +74,10 @@ class Router:
         )
         self._targets = KnownTargets(self._breakers, self._fleet.hurry)
         self._snapshot: Snapshot | None = None
+        #: Apps that have no replica, and those that have one, as this Router knows by itself.
         self._bereft: frozenset[str] = frozenset()
+        self._running: frozenset[str] = frozenset()
+        self._apps: dict[str, int] = {}
         spans, meter = tracer(), ServeMeter()
         self._journal = RequestJournal(meter, lambda record: write_span(spans, record, time.time()))
         self._detector: Detector = HandleDetector(detector) if detector is not None else LocalDetector(self._now)
@@ -92,6 +95,11 @@ class Router:
         table = table_of(user_config)
         await self._limits.configure(user_config["region"])
         await self._sessions.configure(user_config["region"])
+        # A request that is decided by the new table finds the handles of its engines.
+        apps = {a.app: a.min_replicas for a in table.own_agents.values()}
+        self._apps = {**self._apps, **apps}
+        await self._handles.keep(self._apps)
+        self._apps = apps
         self._generation += 1
         self._keys = KeyIndex.of(table.tenants)
         self._world = self._world_of(table)
@@ -113,7 +121,7 @@ class Router:
     def _seen_with(self, table: Table) -> Snapshot:
         """What this Router knows of the fleet; nothing but its own region before a RegionAgent has answered."""
         seen = local_snapshot(table, self._generation) if self._snapshot is None else self._snapshot
-        return fitted(seen, table, self._bereft)
+        return fitted(seen, table, self._bereft, self._running)
 
     def _see(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
@@ -130,9 +138,9 @@ class Router:
 
     def _now(self) -> World:
         assert self._world is not None
-        bereft = self._handles.bereft()
-        if bereft != self._bereft:
-            self._bereft = bereft
+        bereft, running = self._handles.bereft(), self._handles.running()
+        if (bereft, running) != (self._bereft, self._running):
+            self._bereft, self._running = bereft, running
             self._world = self._world_of(self._world.table)
         return self._world
 
@@ -142,7 +150,7 @@ class Router:
             # A region alone has no gateway to look for.
             if self._snapshot is not None and len(self._snapshot.regions) > 1:
                 await self._peers.keep()
-            await self._handles.keep({a.app: a.min_replicas for a in self._now().table.own_agents.values()})
+            await self._handles.keep(self._apps)
             await asyncio.sleep(REFRESH_S)
 
     def __serve_build_asgi_app__(self) -> ASGIApp:
@@ -188,6 +196,7 @@ class Router:
                 "drained": is_drained(snapshot, region),
                 "region": region,
                 "engines": engines,
+                "redis": self._limits.redis,
             }
             self._deep = (self._clock.now_s(), report)
             return report

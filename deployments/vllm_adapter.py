@@ -28,11 +28,12 @@ from vllm.v1.metrics.loggers import StatLoggerBase
 from deployments import tool_calls
 from deployments.engine_load import EngineLoad
 from deployments.engine_watch import LOST
+from deployments.terse_json import terse
 from deployments.vllm_failures import failure_of, plain, stream_failure
 from deployments.watched_llm import WATCH, ContextTooLong, Watch, WatchedLLM
-from serve_app.core.prompting import inert_chat
+from serve_app.core.prompting import inert_chat, is_large
 from serve_app.core.snapshots import Load
-from serve_app.ports import AgentCall, Body, Failure, Head, Packet, Tail, Usage
+from serve_app.ports import AgentCall, Body, Failure, Head, Kind, Packet, Tail, Usage
 
 _STREAM_ERROR: Final = 'data: {"error"'
 
@@ -46,6 +47,7 @@ class Vllm:
         self._agent = agent
         self._special = tuple(sorted(set(_special_tokens(state))))
         self._load = EngineLoad()
+        self._longest_prefill_s = 0.0
 
     @classmethod
     async def start(cls, agent: str, model_path: str, engine: dict[str, Any], resources: dict[str, Any]) -> Vllm:
@@ -87,6 +89,7 @@ class Vllm:
         state.openai_serving_models.model_name = self._model_name
         holder.append(self)
         await llm.warm_up()
+        self._longest_prefill_s = llm.longest_prefill_s
         return self
 
     def _model_name(self, _lora: Any = None) -> str:
@@ -108,6 +111,16 @@ class Vllm:
     def for_scaling(self, now_s: float) -> dict[str, float]:
         """The same for Serve's autoscaler."""
         return self._load.for_scaling(now_s)
+
+    def forget_warm_up(self) -> None:
+        """No user waited so far, and what is slow at its first use is no measure of a prefill."""
+        self._load = EngineLoad()
+        self.llm.longest_prefill_s = self._longest_prefill_s
+
+    @property
+    def kind(self) -> Kind:
+        """What this model takes: one without a chat template only goes on with a text."""
+        return "chat" if self._state.openai_serving_chat.renderer.tokenizer.chat_template else "completion"
 
     @property
     def max_model_len(self) -> int:
@@ -148,21 +161,29 @@ class Vllm:
         finally:
             self._load.left(watch)
 
-    async def _begin(self, call: AgentCall) -> Any:
-        """What vLLM's OpenAI layer returns: a stream of events, a response, or an error."""
+    def _request_of(self, call: AgentCall) -> ChatCompletionRequest | CompletionRequest:
+        """The call as vLLM's OpenAI layer takes it."""
         body = {**call.body, "model": self._agent, "stream": call.stream}
         default = self._state.openai_serving_chat.default_sampling_params.get("temperature", 1.0)
         if body.get("temperature", default) == 0 and body.get("n", 1) > 1:
             # vLLM refuses several greedy answers; OpenAI gives the same one several times.
             body |= {"temperature": 1.0, "top_k": 1}
+        if "response_format" in body:
+            body["response_format"] = terse(body["response_format"])
         limit = min(call.max_tokens, self.max_model_len)
-        headers = {"x-request-id": call.request_id, "x-vllm-priority": str(-call.priority)}
         if call.kind == "chat":
             body = inert_chat(body, self._special)
-            chat = ChatCompletionRequest.model_validate({**body, "max_completion_tokens": limit})
-            return await self._state.openai_serving_chat.create_chat_completion(chat, _request(headers))
-        text = CompletionRequest.model_validate({**body, "max_tokens": limit})
-        return await self._state.openai_serving_completion.create_completion(text, _request(headers))
+            return ChatCompletionRequest.model_validate({**body, "max_completion_tokens": limit})
+        return CompletionRequest.model_validate({**body, "max_tokens": limit})
+
+    async def _begin(self, call: AgentCall) -> Any:
+        """What vLLM's OpenAI layer returns: a stream of events, a response, or an error."""
+        apart = is_large(call.body)
+        request = await asyncio.to_thread(self._request_of, call) if apart else self._request_of(call)
+        headers = _request({"x-request-id": call.request_id, "x-vllm-priority": str(-call.priority)})
+        if isinstance(request, ChatCompletionRequest):
+            return await self._state.openai_serving_chat.create_chat_completion(request, headers)
+        return await self._state.openai_serving_completion.create_completion(request, headers)
 
     async def _streamed(self, call: AgentCall, watch: Watch) -> AsyncGenerator[Packet, None]:
         events = await self._begin(call)
@@ -182,10 +203,10 @@ class Vllm:
                     continue
                 body = Body("".join(held).encode())
                 held.clear()
-                yield (body,) if started else (Head(max_tokens=watch.max_tokens), body)
+                yield (body,) if started else (_head(watch), body)
                 started = True
             last = (Body("".join(held).encode()), self._tail(watch, None))
-            yield last if started else (Head(max_tokens=watch.max_tokens), *last)
+            yield last if started else (_head(watch), *last)
         finally:
             await events.aclose()
 
@@ -196,7 +217,7 @@ class Vllm:
             await asyncio.wait({answer, first}, return_when=asyncio.FIRST_COMPLETED)
             started = not answer.done()
             if started:
-                yield (Head(max_tokens=watch.max_tokens),)
+                yield (_head(watch),)
             response = await answer
             failure = None
             if isinstance(response, ErrorResponse):
@@ -207,7 +228,7 @@ class Vllm:
                 yield (self._tail(watch, failure),) if started else self._failed(watch, failure)
                 return
             last = (Body(response.model_dump_json(exclude_unset=False).encode()), self._tail(watch, None))
-            yield last if started else (Head(max_tokens=watch.max_tokens), *last)
+            yield last if started else (_head(watch), *last)
         finally:
             first.cancel()
             answer.cancel()
@@ -267,6 +288,10 @@ def _request(headers: dict[str, str]) -> Request:
     """The least of an HTTP request that vLLM's OpenAI layer reads: headers and state."""
     raw = [(k.encode(), v.encode("latin-1", "replace")) for k, v in headers.items()]
     return Request({"type": "http", "method": "POST", "path": "/", "headers": raw, "query_string": b""})
+
+
+def _head(watch: Watch) -> Head:
+    return Head(max_tokens=watch.max_tokens, queued=watch.queued)
 
 
 def _since_ms(start_s: float, end_s: float | None) -> float | None:

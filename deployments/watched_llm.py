@@ -18,6 +18,9 @@ from vllm.v1.engine.exceptions import EngineDeadError
 from serve_app.core.merging import merge_wait_s
 from serve_app.ports import AgentCall
 
+#: The scheduler takes what it has room for before a step begins, in well under this, however many come at once.
+AT_ONCE_S: Final = 0.01
+
 
 class ContextTooLong(VLLMClientError):
     """The prompt leaves no room for one token."""
@@ -40,6 +43,8 @@ class Watch:
     max_tokens: int | None = None
     prompt_tokens: int | None = None
     completion_tokens: int = 0
+    #: When the scheduler had it; the same clock, in the engine's process.
+    queued_s: float | None = None
     scheduled_s: float | None = None
     first_token_s: float | None = None
     finish_reason: str | None = None
@@ -58,6 +63,13 @@ class Watch:
         return int(self.call.body.get("n") or 1)
 
     @property
+    def queued(self) -> bool:
+        """Whether the engine had no place for it when it came: what has one is scheduled with the next step."""
+        if self.queued_s is None or self.scheduled_s is None:
+            return False
+        return self.scheduled_s - self.queued_s > AT_ONCE_S
+
+    @property
     def queue_until_s(self) -> float:
         return self.entered_s + self.call.queue_s
 
@@ -73,7 +85,7 @@ class Watch:
         if metrics is None:
             return
         if self.scheduled_s is None and metrics.scheduled_ts > 0:
-            self.scheduled_s = metrics.scheduled_ts
+            self.queued_s, self.scheduled_s = metrics.queued_ts, metrics.scheduled_ts
         if self.first_token_s is None and metrics.first_token_ts > 0:
             self.first_token_s = metrics.first_token_ts
             self.first.set()

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from serve_app.core import admission, budget
+from serve_app.core.rate_headers import rate_headers
 from serve_app.core.table import Table, Tenant
 from serve_app.decision import Decision
 from serve_app.openai_request import ParsedRequest
@@ -79,10 +80,15 @@ class Admission:
                 per_root=table.admission.slots_per_root,
                 agent=decision.route.agent.name,
             )
-            raise GrixError(answer.reason, said, retry_after_s=answer.retry_after_s)
+            told = rate_headers(answer.left)
+            raise GrixError(answer.reason, said, retry_after_s=answer.retry_after_s, told=told)
         record.limits_by, record.tokens_reserved = answer.decided_by, ask.tokens
         self._held[id(record)] = (limits, answer, self.clock.now_s())
         return ask
+
+    def headers(self, record: RequestRecord) -> dict[str, str]:
+        """What an admitted request has left of its tenant's allowances, its own reservation taken."""
+        return rate_headers(self._held[id(record)][1].left)
 
     def settle(self, record: RequestRecord) -> None:
         """Gives back what the request held and did not use; nothing for one that was never admitted."""

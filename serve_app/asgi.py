@@ -10,6 +10,7 @@ from typing import Any
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
+from serve_app.core.heads import TWICE_SAID, is_once
 from serve_app.openai_request import MAX_BODY_BYTES, bad
 from serve_app.outcomes import GrixError
 from serve_app.relay import error_json
@@ -26,10 +27,18 @@ def headers_of(scope: Scope) -> dict[str, str]:
     headers: dict[str, str] = {}
     for raw_name, raw_value in scope["headers"]:
         name = raw_name.decode("latin-1").lower()
-        if name in headers and (name == "authorization" or name.startswith("x-")) and name != "x-forwarded-for":
-            raise bad(name, "is sent more than once.")
-        headers[name] = raw_value.decode("latin-1")
+        if name in headers and is_once(name):
+            raise bad(name, TWICE_SAID)
+        headers[name] = _text(raw_value)
     return headers
+
+
+def _text(raw: bytes) -> str:
+    """A header's value: UTF-8, so that a session has the same name here and in ``metadata``, else one byte a letter."""
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return raw.decode("latin-1")
 
 
 async def read_body(receive: Receive) -> bytes:

@@ -21,6 +21,8 @@ from serve_app.relay import Started
 
 #: When to come back where nothing is known about it.
 NOBODY_RETRY_S: Final = 5.0
+#: What an attempt ends with that found no free place: whoever answers after it, the request waited.
+_NO_PLACE: Final = frozenset({"overloaded", "queue_timeout"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +90,7 @@ def note_serving(decision: Decision, started: Started, record: RequestRecord, be
     target = started.target
     record.max_tokens = started.head.max_tokens
     record.wait_ms = round((started.head_s - began_s) * 1000, 1)
+    record.queued = started.head.queued or any(attempt["result"] in _NO_PLACE for attempt in record.attempts)
     record.target, record.release, record.serving_region = target.id, target.release, target.region
     record.hops = 0 if target.region == record.region else 1
     record.spilled = target.region not in decision.choice.preferred
@@ -116,6 +119,8 @@ def answer_headers(decision: Decision, started: Started, record: RequestRecord) 
         "x-grix-hops": str(record.hops),
         "x-grix-max-tokens": str(started.head.max_tokens),
     }
+    if record.queued:
+        told["x-grix-queued"] = "1"
     if record.stream:
         stream = {"content-type": "text/event-stream; charset=utf-8", "cache-control": "no-cache"}
         return {**told, **stream, "x-accel-buffering": "no"}

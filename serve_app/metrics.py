@@ -123,6 +123,30 @@ TABLE: Final[tuple[Metric, ...]] = (
         "Applications whose Serve config somebody else had changed, and the RegionAgent put back.",
         ("region",),
     ),
+    Metric(
+        "grix_preemptions_total",
+        "counter",
+        "Times that the most replicas of an agent were lowered, by the more important agent that needed the room.",
+        ("region", "agent", "to"),
+    ),
+    Metric(
+        "grix_preemption_restores_total",
+        "counter",
+        "Times that an agent that had given way could have its replicas again.",
+        ("region", "agent"),
+    ),
+    Metric(
+        "grix_missing_replicas",
+        "gauge",
+        "Replicas that an agent wants and for which there is no room, nor anybody who could give way.",
+        ("region", "agent"),
+    ),
+    Metric(
+        "grix_failed_starts_total",
+        "counter",
+        "Replicas that ended before they ever served, by what they were at: fetch, turn, load or warm_up.",
+        ("region", "agent", "reason"),
+    ),
 )
 
 BY_NAME: Final[dict[str, Metric]] = {m.name: m for m in TABLE}

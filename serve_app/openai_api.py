@@ -6,7 +6,6 @@ import contextlib
 import hmac
 import ipaddress
 import logging
-import re
 import uuid
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict, dataclass
@@ -21,6 +20,7 @@ from starlette.types import Receive, Scope, Send
 
 from serve_app.asgi import headers_of, read_body, respond, send_error
 from serve_app.core import rules, tenants
+from serve_app.core.heads import REQUEST_ID_SAID, is_request_id
 from serve_app.core.router_view import is_drained
 from serve_app.core.snapshots import Snapshot
 from serve_app.core.table import Tenant
@@ -33,7 +33,6 @@ from serve_app.request_path import RequestPath
 log = logging.getLogger("ray.serve")
 
 _DOCUMENT: Final = document()
-_REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 
 
 @dataclass(slots=True)
@@ -64,9 +63,17 @@ def request_id_of(headers: Mapping[str, str]) -> str:
         GrixError: ``bad_request`` for an id that could not stand in a log or a path.
     """
     given = headers.get("x-request-id") or uuid.uuid4().hex
-    if not _REQUEST_ID.fullmatch(given):
-        raise bad("x-request-id", "allowed are 1 to 128 letters, digits and . _ : -")
+    if not is_request_id(given):
+        raise bad("x-request-id", REQUEST_ID_SAID)
     return given
+
+
+def caller_of(path: RequestPath, authorization: str | None) -> tenants.Caller | GrixError:
+    """Who calls, or why nobody may with this key."""
+    try:
+        return tenants.identify(path.world().table, path.keys(), authorization, path.clock.today())
+    except GrixError as error:
+        return error
 
 
 #: Paths of calls to agents: served without layers between the server and the request path.
@@ -80,14 +87,6 @@ class Api:
         self._path = surface.path
         self._rest = _rest(surface)
 
-    def _knows(self, headers: Mapping[str, str]) -> bool:
-        path = self._path
-        try:
-            tenants.authenticate(path.world().table, path.keys(), headers.get("authorization"), path.clock.today())
-        except GrixError:
-            return False
-        return True
-
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         kind = CALLS.get(scope["path"]) if scope["type"] == "http" else None
         if kind is None or scope["method"] != "POST":
@@ -96,15 +95,16 @@ class Api:
         try:
             headers = headers_of(scope)
             request_id = request_id_of(headers)
-            # A stranger's body is not even read: the path refuses the key.
-            raw = await read_body(receive) if self._knows(headers) else b""
+            caller = caller_of(self._path, headers.get("authorization"))
+            # A stranger's body is not even read.
+            raw = await read_body(receive) if isinstance(caller, tenants.Caller) else b""
         except GrixError as error:
             await send_error(send, error)
             return
         except ClientDisconnect:
             return
         try:
-            await respond(self._path.run(kind, raw, headers, request_id), receive, send)
+            await respond(self._path.run(kind, caller, raw, headers, request_id), receive, send)
         except OSError:  # the socket broke while it was written to: the client has left
             return
         except Exception:
@@ -124,9 +124,10 @@ def _is_loopback(surface: Surface, request: Request) -> bool:
 
 
 def _tenant(surface: Surface, request: Request) -> Tenant:
-    path = surface.path
-    authorization = request.headers.get("authorization")
-    return tenants.authenticate(path.world().table, path.keys(), authorization, path.clock.today())
+    caller = caller_of(surface.path, request.headers.get("authorization"))
+    if isinstance(caller, GrixError):
+        raise caller
+    return caller.tenant
 
 
 def _operator(surface: Surface, request: Request) -> None:
@@ -242,7 +243,7 @@ def _rest(surface: Surface) -> Starlette:
         # Starlette logs the trace after this; the client gets none of it.
         return error_response(GrixError("internal", "Something went wrong here."))
 
-    return Starlette(
+    app = Starlette(
         routes=_routes(surface),
         exception_handlers={
             GrixError: ours,
@@ -251,3 +252,6 @@ def _rest(surface: Surface) -> Starlette:
             Exception: ours_or_bug,
         },
     )
+    # A redirect would go to whatever host the request names.
+    app.router.redirect_slashes = False
+    return app

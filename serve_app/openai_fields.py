@@ -69,8 +69,16 @@ FIELDS: Final[tuple[Field, ...]] = (
     _f("logprobs", _CHAT, "honoured", "", BOOLEAN),
     _f("logprobs", _TEXT, "honoured", "how many of the likeliest tokens", number(0, 20, integer=True)),
     _f("top_logprobs", _CHAT, "honoured", "with `logprobs: true` only", number(0, 20, integer=True)),
-    _f("response_format", _BOTH, "honoured", "`text`, `json_object`, or `json_schema` with a schema", rules.FORMAT),
-    _f("tools", _CHAT, "honoured", f"1 to {rules.MAX_TOOLS} functions; custom tools are refused", rules.TOOLS),
+    _f(
+        "response_format", _BOTH, "honoured",
+        f"`text`, `json_object`, or `json_schema` with a schema of at most {rules.MAX_SCHEMA_SIZE} members and items",
+        rules.FORMAT,
+    ),
+    _f(
+        "tools", _CHAT, "honoured",
+        f"1 to {rules.MAX_TOOLS} functions of at most {rules.MAX_TOOLS_SIZE} members and items in all; no custom tools",
+        rules.TOOLS,
+    ),
     _f("tool_choice", _CHAT, "honoured", "`none`, `auto`, `required`, or a function of `tools`", rules.TOOL_CHOICE),
     _f("parallel_tool_calls", _CHAT, "honoured", "`false`: at most one call", BOOLEAN),
     _f("echo", _TEXT, "honoured", "the prompt comes before the answer", BOOLEAN),

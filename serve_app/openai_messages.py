@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any, Final
 
-from serve_app.openai_body import MAX_NESTING, clean
-from serve_app.openai_rules import TOOL_CALL, bad, shown
+from serve_app.openai_body import MAX_NESTING
+from serve_app.openai_rules import TOOL_CALL, bad, kind_of, shown
 
 ROLES: Final = ("system", "developer", "user", "assistant", "tool", "function")
 
@@ -21,7 +21,7 @@ def _text_of(content: Any, where: str) -> str:
     if isinstance(content, str):
         return content
     if not isinstance(content, list):
-        raise bad(where, f"must be a string or a list of text parts, is {type(content).__name__}.")
+        raise bad(where, f"must be a string or a list of text parts, is {kind_of(content)}.")
     texts = []
     for i, part in enumerate(content):
         if isinstance(part, str):
@@ -42,7 +42,7 @@ def _tool_calls(calls: Any, where: str) -> list[dict[str, Any]]:
     if calls is None:
         return []
     if not isinstance(calls, list):
-        raise bad(where, f"must be a list, is {type(calls).__name__}.")
+        raise bad(where, f"must be a list, is {kind_of(calls)}.")
     for i, call in enumerate(calls):
         if fault := TOOL_CALL.fault(call):
             raise bad(f"{where}[{i}]{fault[0]}", fault[1])
@@ -51,20 +51,27 @@ def _tool_calls(calls: Any, where: str) -> list[dict[str, Any]]:
 
 
 def _bounded(arguments: str, where: str) -> None:
-    """Arguments that are JSON are bounded as the body is: the engine parses them again."""
+    """Arguments that are JSON are as deep as a body may be, and no deeper: the engine parses them again."""
     try:
-        value = json.loads(arguments)
+        deep = _is_deeper(json.loads(arguments), MAX_NESTING)
     except RecursionError:
-        raise bad(where, f"is nested deeper than {MAX_NESTING}.") from None
+        deep = True
     except ValueError:
         return
-    clean(value, where, 1)
+    if deep:
+        raise bad(where, f"is nested deeper than {MAX_NESTING}.")
+
+
+def _is_deeper(value: Any, levels: int) -> bool:
+    if not isinstance(value, dict | list):
+        return False
+    return levels == 0 or any(_is_deeper(v, levels - 1) for v in (value.values() if isinstance(value, dict) else value))
 
 
 def _message(message: Any, i: int) -> dict[str, Any]:
     where = f"messages[{i}]"
     if not isinstance(message, dict):
-        raise bad(where, f"must be an object, is {type(message).__name__}.")
+        raise bad(where, f"must be an object, is {kind_of(message)}.")
     role = message.get("role")
     if role not in ROLES:
         raise bad(f"{where}.role", f"is {shown(role)}; allowed: {', '.join(ROLES)}.")
@@ -85,7 +92,7 @@ def _message(message: Any, i: int) -> dict[str, Any]:
 def messages_of(value: Any) -> list[dict[str, Any]]:
     """The messages, each with a role, its text as one string, and nothing that no template reads."""
     if not isinstance(value, list):
-        raise bad("messages", f"must be a list, is {type(value).__name__}.")
+        raise bad("messages", f"must be a list, is {kind_of(value)}.")
     if not value:
         raise bad("messages", "must hold at least one message.")
     if len(value) > MAX_MESSAGES:

@@ -100,10 +100,11 @@ def _own_inputs(body: Mapping[str, Any], headers: Mapping[str, str]) -> dict[str
     metadata, user = body.get("metadata"), body.get("user")
     out: dict[str, str | None] = {}
     for name in ("session_id", "user_id", "route_hint", "task_type", "data_class"):
-        header = headers.get("x-" + name.replace("_", "-"))
-        value = header if header is not None else (metadata or {}).get(name)
+        header = "x-" + name.replace("_", "-")
+        value = headers.get(header, (metadata or {}).get(name))
         if value is not None and (not isinstance(value, str) or len(value) > 256):
-            raise bad(f"metadata.{name}", "must be a string of at most 256 characters.")
+            where = header if header in headers else f"metadata.{name}"
+            raise bad(where, "must be a string of at most 256 characters.")
         out[name] = value or None
     out["user_id"] = out["user_id"] or (user[:256] if user else None)
     return out

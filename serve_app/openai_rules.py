@@ -8,13 +8,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from serve_app.core.json_schemas import endless_reference
+from serve_app.core.json_schemas import CHARS_A_MEMBER, endless_reference, size_of
 from serve_app.outcomes import GrixError
 
 MAX_STOPS: Final = 16
 MAX_STOP_TOKEN_IDS: Final = 64
 MAX_LOGIT_BIAS: Final = 300
 MAX_TOOLS: Final = 128
+#: Of one schema, and of those of all tools of a request; see :func:`serve_app.core.json_schemas.size_of`.
+MAX_SCHEMA_SIZE: Final = 2_000
+MAX_TOOLS_SIZE: Final = 10_000
 
 #: A fault: the path below the field (empty for the field itself) and what is wrong with it; ``None``: no fault.
 Fault = tuple[str, str] | None
@@ -43,6 +46,14 @@ def shown(value: object) -> str:
     """A caller's value as a message may show it: bounded."""
     text = json.dumps(value, ensure_ascii=False, default=str)
     return text if len(text) <= 60 else text[:57] + "..."
+
+
+_KINDS: Final = {dict: "an object", list: "a list", str: "a string", bool: "a boolean", type(None): "null"}
+
+
+def kind_of(value: object) -> str:
+    """What a caller's value is, in the words of JSON."""
+    return _KINDS.get(type(value), "a number")
 
 
 def number(low: float, high: float, *, integer: bool = False) -> Rule:
@@ -196,10 +207,21 @@ def nested(rules: dict[str, Rule], required: tuple[str, ...], *, closed: bool = 
 
 
 def _schema(value: Any) -> Fault:
-    fault = _object(value)
-    if fault is None and (reference := endless_reference(value)) is not None:
+    if fault := _object(value):
+        return fault
+    if size := _too_large(size_of(value), MAX_SCHEMA_SIZE):
+        return "", size
+    if (reference := endless_reference(value)) is not None:
         return "", f"has a $ref that only leads back to itself: {shown(reference)}."
-    return fault
+    return None
+
+
+def _too_large(size: int, most: int) -> str | None:
+    """What is said of a schema that takes an engine too long."""
+    if size <= most:
+        return None
+    said = f"its members, items and every {CHARS_A_MEMBER} characters of text"
+    return f"is too large: {said} come to {size}; allowed is {most}."
 
 
 SCHEMA: Final = Rule(_schema, OBJECT.schema)
@@ -230,7 +252,8 @@ def _tools(value: Any) -> Fault:
     for i, tool in enumerate(value):
         if fault := _TOOL.fault(tool):
             return f"[{i}]{fault[0]}", fault[1]
-    return None
+    size = sum(size_of(tool["function"].get("parameters")) for tool in value)
+    return ("", told) if (told := _too_large(size, MAX_TOOLS_SIZE)) else None
 
 
 TOOLS: Final = Rule(_tools, {"type": "array", "items": _TOOL.schema, "minItems": 1, "maxItems": MAX_TOOLS})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -100,17 +101,25 @@ class GrixError(Exception):
     """A request that ends with an error of ours.
 
     ``message`` is for the client and never holds a stack trace; ``param`` names a field, never a value of the
-    client's; ``retry_after_s`` is what is known about when to come back, ``None`` when nothing is.
+    client's; ``retry_after_s`` is what is known about when to come back, ``None`` when nothing is; ``told`` are
+    headers that explain it.
     """
 
     def __init__(
-        self, reason: Reason, message: str, *, param: str | None = None, retry_after_s: float | None = None
+        self,
+        reason: Reason,
+        message: str,
+        *,
+        param: str | None = None,
+        retry_after_s: float | None = None,
+        told: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(message)
         self.reason: Reason = reason
         self.message = message
         self.param = param
         self.retry_after_s = retry_after_s
+        self._told = dict(told or {})
 
     @property
     def status(self) -> Status:
@@ -124,5 +133,5 @@ class GrixError(Exception):
     def headers(self) -> dict[str, str]:
         """``retry-after`` in whole seconds, at least 1, on every status that invites a retry (429 and 503)."""
         if self.status.http not in (429, 503):
-            return {}
-        return {"retry-after": str(max(1, math.ceil(self.retry_after_s or 1.0)))}
+            return self._told
+        return {**self._told, "retry-after": str(max(1, math.ceil(self.retry_after_s or 1.0)))}

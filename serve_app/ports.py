@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
-from serve_app.core.admission import Ask, Refused, Spent
+from serve_app.core.admission import NO_LIMITS, Ask, Left, Refused, Spent
 from serve_app.core.breaker import Entry
 from serve_app.core.known_targets import Known
 from serve_app.core.language import LanguageGuess
@@ -92,10 +92,14 @@ class Accepted:
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """With the first token, or instead of one: then ``failure`` is set and nothing but a Tail follows."""
+    """With the first token, or instead of one: then ``failure`` is set and nothing but a Tail follows.
+
+    ``queued``: the call had to wait for a replica, or for a place in the engine.
+    """
 
     max_tokens: int | None = None
     failure: Failure | None = None
+    queued: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +170,7 @@ class Targets(Protocol):
 
     def ended(self, target: Target) -> None: ...
 
-    def spilled(self, agent: str, region: str) -> None: ...
+    def spilled(self, agent: str, region: str, *, is_load: bool) -> None: ...
 
     def recover_s(self, targets: Iterable[Target], now_s: float) -> float | None: ...
 
@@ -187,11 +191,12 @@ class Sessions(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """An admitted ask, to be settled once. ``decided_by`` is ``none`` where no limit applies."""
+    """An admitted ask, to be settled once, and what it left. ``decided_by`` is ``none`` where no limit applies."""
 
     id: str
     ask: Ask
     decided_by: Literal["region", "router", "none"]
+    left: Left = NO_LIMITS
 
 
 class Limits(Protocol):
@@ -227,7 +232,7 @@ class RequestRecord:
     """Everything that is told about one request afterwards. Filled as it goes, recorded once."""
 
     request_id: str
-    kind: Kind | None = None
+    kind: Kind
     traceparent: str | None = None
     tenant: str | None = None
     key_id: str | None = None
@@ -263,6 +268,7 @@ class RequestRecord:
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     finish_reason: str | None = None
+    queued: bool | None = None
     queue_wait_ms: float | None = None
     first_token_ms: float | None = None
     wait_ms: float | None = None

@@ -10,8 +10,9 @@ from typing import Any
 
 from serve_app.admission import Admission
 from serve_app.attempts import Attempts
-from serve_app.core import budget, pick, rules, tenants
+from serve_app.core import budget, pick, rules
 from serve_app.core.table import Tenant
+from serve_app.core.tenants import Caller, KeyIndex
 from serve_app.decision import Decision, agent_call, answer_headers, describe, nobody, note_serving, origin_of, shorten
 from serve_app.language import language_of
 from serve_app.openai_request import bad, parse_apart
@@ -35,7 +36,7 @@ class RequestPath:
     """The path of a region. ``world`` gives the table and snapshot of this moment; one request reads it once."""
 
     world: Callable[[], World]
-    keys: Callable[[], tenants.KeyIndex]
+    keys: Callable[[], KeyIndex]
     detector: Detector
     admission: Admission
     attempts: Attempts
@@ -43,12 +44,14 @@ class RequestPath:
     clock: Clock
     journal: Journal
 
-    async def run(self, kind: Kind, raw: bytes, headers: Mapping[str, str], request_id: str) -> Answer:
-        """Answers one request; ``headers`` are lower-case. Errors become answers too, never exceptions."""
+    async def run(
+        self, kind: Kind, caller: Caller | GrixError, raw: bytes, headers: Mapping[str, str], request_id: str
+    ) -> Answer:
+        """Answers one request; ``headers`` are lower-case, ``caller`` may be why it has none. Errors become answers."""
         record = RequestRecord(request_id, kind, headers.get("traceparent"))
         began_s = self.clock.now_s()
         try:
-            return await self._run(kind, raw, headers, record, began_s)
+            return await self._run(caller, raw, headers, record, began_s)
         except GrixError as error:
             return self._refuse(error, record, began_s)
         except asyncio.CancelledError:
@@ -60,14 +63,14 @@ class RequestPath:
             raise
 
     async def _run(
-        self, kind: Kind, raw: bytes, headers: Mapping[str, str], record: RequestRecord, began_s: float
+        self, caller: Caller | GrixError, raw: bytes, headers: Mapping[str, str], record: RequestRecord, began_s: float
     ) -> Answer:
         world = self.world()
         record.region = world.table.region.name
-        # The key comes before the body: a stranger must not make this process parse megabytes.
-        caller = tenants.identify(world.table, self.keys(), headers.get("authorization"), self.clock.today())
+        if isinstance(caller, GrixError):
+            raise caller
         tenant, record.tenant, record.key_id = caller.tenant, caller.tenant.name, caller.key_id
-        parsed = await parse_apart(kind, raw, headers)
+        parsed = await parse_apart(record.kind, raw, headers)
         session = await open_session(self.sessions(), world.table.region, tenant, parsed, record)
         decision = await self.decide(world, tenant, session, record, self.attempts.jitter())
         if not decision.choice.order:
@@ -80,9 +83,11 @@ class RequestPath:
         origin = replace(origin_of(world.table, tenant, parsed, ask, record), carry=session.carry())
         started = await self.attempts.start(decision.choice.order, call, limits, deadline_s, record, origin)
         if note_serving(decision, started, record, began_s):
-            self.attempts.targets.spilled(decision.route.agent.name, started.target.region)
+            is_load = not decision.choice.has_room(record.region, {a["target"] for a in record.attempts})
+            self.attempts.targets.spilled(decision.route.agent.name, started.target.region, is_load=is_load)
         session.begun()
-        told = {**answer_headers(decision, started, record), **session.headers()}
+        limits_told = self.admission.headers(record)
+        told = {**answer_headers(decision, started, record), **limits_told, **session.headers()}
         if parsed.stream:
             return Answer(200, told, self._stream(started, deadline_s, session, record, began_s))
         async with aclosing(self.attempts.relay(started, deadline_s, record)) as parts:

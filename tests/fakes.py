@@ -22,10 +22,10 @@ from serve_app.core.snapshots import Snapshot, Target, local_snapshot
 from serve_app.core.tenants import KeyIndex, hash_key
 from serve_app.edge.limits import LocalLimits
 from serve_app.edge.local_sessions import LocalSessions
-from serve_app.openai_api import Api, Surface
+from serve_app.openai_api import Api, Surface, caller_of
 from serve_app.outcomes import GrixError
 from serve_app.ports import Accepted, AgentCall, Body, Failure, Frame, Head, RequestRecord, Sessions, Tail, Usage, World
-from serve_app.request_path import RequestPath
+from serve_app.request_path import Answer, RequestPath
 
 Message = MutableMapping[str, Any]
 #: What a scripted target does next: gives a frame, raises, or (any text) hangs.
@@ -196,6 +196,12 @@ class Stage:
             clock=self.clock,
             journal=self.journal,
         )
+
+    async def run(self, raw: bytes, headers: dict[str, str] | None = None) -> Answer:
+        """A chat request's answer, asked with ``headers`` or the usual key."""
+        told = BEARER if headers is None else headers
+        caller = caller_of(self.path, told.get("authorization"))
+        return await self.path.run("chat", caller, raw, told, "r1")
 
 
 def failed(reason: str, message: str = "no") -> GrixError:

@@ -1,6 +1,7 @@
-"""QwenAgent's surface as scaling sees it, without an engine: calls of a given length, and slots that they wait for.
+"""QwenAgent's surface as scaling sees it, without an engine: streams of a given length, and slots that they wait for.
 
-In front of it an entry that sends one call for each HTTP request: ``GET /?seconds=S`` answers the process that ran it.
+In front of it an entry that sends one call for each HTTP request: ``GET /?seconds=S&app=APP`` answers two lines with
+the process that ran it, one when it begins and one at its end.
 """
 
 from __future__ import annotations
@@ -8,12 +9,13 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any
 
 from ray import serve
 from starlette.requests import Request
-from starlette.responses import JSONResponse
+from starlette.responses import StreamingResponse
 
 from autoscale.ray_policy import SETTING
 from deployments.engine_load import EngineLoad
@@ -42,7 +44,7 @@ class ScaledAgent:
         if self._slots is None:
             self._slots = asyncio.Semaphore(int(user_config["scaling"]["slots_per_replica"]))
 
-    async def call(self, sent_unix_s: float, seconds: float) -> int:
+    async def call(self, sent_unix_s: float, seconds: float) -> AsyncIterator[int]:
         one = Call(time.monotonic() - max(0.0, time.time() - sent_unix_s))
         self._load.entered(one)
         assert self._slots is not None
@@ -50,8 +52,9 @@ class ScaledAgent:
             async with self._slots:
                 one.scheduled_s = one.first_token_s = time.monotonic()
                 self._load.heard(one, (Head(),), one.scheduled_s)
+                yield os.getpid()
                 await asyncio.sleep(seconds)
-            return os.getpid()
+                yield os.getpid()
         finally:
             self._load.left(one)
 
@@ -61,15 +64,20 @@ class ScaledAgent:
 
 @serve.deployment(name="Entry", max_ongoing_requests=1000)
 class Entry:
-    """Calls the agent of ``app``. Who leaves takes the call along, as in the Router."""
+    """Calls agents. Who leaves takes the call along, as in the Router."""
 
-    def __init__(self, app: str) -> None:
-        self._app = app
-
-    async def __call__(self, request: Request) -> JSONResponse:
-        handle = await asyncio.to_thread(serve.get_deployment_handle, "QwenAgent", self._app)
+    async def __call__(self, request: Request) -> StreamingResponse:
+        handle = await asyncio.to_thread(serve.get_deployment_handle, "QwenAgent", request.query_params["app"])
         seconds = float(request.query_params["seconds"])
-        return JSONResponse(await handle.call.remote(time.time(), seconds))
+        pids = handle.options(stream=True).call.remote(time.time(), seconds)
+        first = await anext(pids)
+
+        async def lines() -> AsyncIterator[str]:
+            yield f"{first}\n"
+            async for pid in pids:
+                yield f"{pid}\n"
+
+        return StreamingResponse(lines())
 
 
 def build_agent(args: dict[str, Any]) -> serve.Application:
@@ -77,4 +85,4 @@ def build_agent(args: dict[str, Any]) -> serve.Application:
 
 
 def build_entry(args: dict[str, Any]) -> serve.Application:
-    return Entry.bind(args["app"])
+    return Entry.bind()

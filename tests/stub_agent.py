@@ -12,6 +12,7 @@ request id plays the n-th list, the last one again and again. Text that is no sc
     ["raise"]              an exception                   ["exit"]            the process ends at once
     ["refuse", FIELD]      fails the head with 400 when the request has this field
     ["recall"]             says the request's messages, as JSON
+    ["head", "queued"]     with the first token, of a call that waited for capacity
 
 Every call leaves lines in a file of the stub's folder, so that a test can see what reached the worker, and when.
 """
@@ -23,18 +24,19 @@ import contextlib
 import json
 import os
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from pathlib import Path
 from typing import Any
 
 from ray import serve
 
+from deployments.engine_start import LAST_WORDS_S, EngineStart
 from deployments.engine_watch import LOOK_S
 from deployments.guard import Guard
 from deployments.region_handle import RegionAway, RegionHandle
 from serve_app.core.reports import ReplicaReport
 from serve_app.core.snapshots import Load
-from serve_app.ports import Accepted, AgentCall, Body, Failure, Frame, Head, Packet, Tail, Usage
+from serve_app.ports import Accepted, AgentCall, Body, Failure, Frame, Head, Kind, Packet, Tail, Usage
 
 USAGE = Usage(5, 2)
 GOOD: list[list[Any]] = [["accepted"], ["head"], ["say", "one "], ["say", "two"], ["end"]]
@@ -72,18 +74,45 @@ async def beat(guard: Guard) -> None:
         await asyncio.sleep(LOOK_S)
 
 
+class ColdEngine:
+    """What warms up: the file ``first-token-ms`` has as JSON how long each call takes, the last one for all later.
+
+    Each call leaves a line in the file ``warm-ups.jsonl``.
+    """
+
+    kind: Kind = "chat"
+    max_model_len = 2048
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._calls = folder, 0
+
+    async def call(self, call: AgentCall) -> AsyncGenerator[Packet, None]:
+        with (self._folder / "warm-ups.jsonl").open("a") as file:
+            file.write(json.dumps({"pid": os.getpid(), "unix_s": time.time()}) + "\n")
+        told = self._folder / "first-token-ms"
+        each_ms = json.loads(told.read_text()) if told.is_file() else [0]
+        await asyncio.sleep(each_ms[min(self._calls, len(each_ms) - 1)] / 1000)
+        self._calls += 1
+        yield (Head(),)
+        yield (Tail("success"),)
+
+
 @serve.deployment(name="QwenAgent")
 class StubAgent:
     """``call``, ``probe``, ``load`` and health as QwenAgent has them; it always says that it is well.
 
-    Its guard is a real one.
+    Its start and its guard are real ones.
     """
 
     async def __init__(self, folder: str) -> None:
         self._folder = Path(folder)
         self._running = 0
-        guard = Guard()
-        await asyncio.to_thread(guard.settle)
+        start = EngineStart.of_this_replica("stub")
+        async with start.told():
+            async with start.turn():
+                guard = Guard(start.left_s + LAST_WORDS_S)
+                await start.warm_up(ColdEngine(self._folder))
+            await asyncio.to_thread(guard.settle)
         self._beats = asyncio.create_task(beat(guard))
         self._pushes = asyncio.create_task(self._push_on())
 
@@ -173,7 +202,7 @@ def frames_of(call: AgentCall, step: str, values: list[Any]) -> list[Frame]:
     """The frames of a step that only says something. ``end`` is how a good answer ends, streamed or not."""
     good = Tail("success", "stop", USAGE, 1.0, 2.0)
     if step == "head":
-        return [Head(max_tokens=call.max_tokens)]
+        return [Head(max_tokens=call.max_tokens, queued="queued" in values)]
     if step == "tail":
         return [good]
     if step == "recall":

@@ -22,6 +22,7 @@ from urllib.parse import urlsplit
 
 from cluster_configs.load import load_paths
 from serve_app.edge import pki, ports_free, ray_cluster
+from serve_app.edge.agent_app import START_LIMIT
 from serve_app.edge.serve_config import render
 from serve_app.edge.serve_rest import BROKEN, ServeRest, ServeRestError
 
@@ -202,10 +203,12 @@ def stub_config(
     federation_port: int | None,
     peers: Mapping[str, str],
     peer_usd: float,
+    start_limit_s: float | None,
 ) -> dict[str, Any]:
     """The region's Serve config with stubs in place of engines; with a coordinator (that is away) if it has a port.
 
     ``peers`` are the gateways of other regions by name, for tests that play them; ``peer_usd`` is their price.
+    ``start_limit_s`` is what a replica has until it runs, if not the default.
     """
     documents = folder / "region.yaml"
     text = DOCUMENTS.replace("KEY", hashlib.sha256(key.encode()).hexdigest())
@@ -233,6 +236,8 @@ def stub_config(
             (deployment,) = app["deployments"]
             deployment["ray_actor_options"] = {"num_cpus": 0.1}
             deployment["graceful_shutdown_timeout_s"] = 1.0
+            if start_limit_s is not None:
+                deployment["user_config"][START_LIMIT] = start_limit_s
     return config
 
 
@@ -246,6 +251,7 @@ def running_stub_region(
     peers: Mapping[str, str] = MappingProxyType({}),
     peer_usd: float = 2.0,
     routers: int | None = None,
+    start_limit_s: float | None = None,
 ) -> Iterator[StubRegion]:
     """Starts the region, and ends exactly what it started. ``http`` and ``redis`` are blocks of the region, as YAML.
 
@@ -265,7 +271,8 @@ def running_stub_region(
             rest = ServeRest(cluster.dashboard, token)
             federation_port = cluster.federation_port if federated else None
             blocks = {"http": http, "redis": redis, "routers": None if routers is None else str(routers)}
-            _deploy(rest, stub_config(key, folder, cluster.spare_port, blocks, federation_port, peers, peer_usd))
+            port, more = cluster.spare_port, (peers, peer_usd, start_limit_s)
+            _deploy(rest, stub_config(key, folder, port, blocks, federation_port, *more))
             scheme = "https" if http is not None and "tls" in http else "http"
             yield StubRegion(f"{scheme}://127.0.0.1:{cluster.spare_port}", key, folder, rest, cluster.temp_dir)
         finally:

@@ -6,6 +6,8 @@ import random
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import psutil
+
 from serve_app.edge import valkey
 from serve_app.edge.ports_free import free_block
 
@@ -31,6 +33,12 @@ class Store:
     def begin(self) -> None:
         (self.folder / "password").write_text(PASSWORD + "\n")
         self.server = valkey.start(self.port, PASSWORD, self.folder / "valkey.log", self.folder, {})
+
+    def process(self) -> psutil.Process:
+        """The server itself, to be frozen; who kills it sees it started again."""
+        assert self.server is not None
+        (server,) = psutil.Process(self.server.pid).children()
+        return server
 
     def end(self) -> None:
         if self.server is not None:

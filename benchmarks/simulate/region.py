@@ -221,7 +221,7 @@ class SimRegion:
         if job.request.session is not None and self._rules.keep_picks:
             self.kept[job.request.session] = job.target.region
         if job.target.region != self.name:
-            self.known.spilled(self._rules.agent.name, job.target.region)
+            self.known.spilled(self._rules.agent.name, job.target.region, is_load=True)
         self._log.began(job, self.name)
 
     def heard_end(self, job: Job) -> None:

@@ -44,7 +44,7 @@ def apply(
     reply = control.ask(asked, "apply", documents=wanted, dry_run=dry_run)
     told = {**reply, "changes": changes, "regions": []}
     if not dry_run:
-        told["regions"] = _wait(asked, reply["revision"], wait_s, progress)
+        told["regions"] = _wait(asked, reply["revision"], wait_s, progress, is_new=reply["changed"])
     return told
 
 
@@ -54,11 +54,13 @@ def _stored(asked: Any) -> list[Document] | None:
     return json.loads(text) if text else None
 
 
-def _wait(asked: Any, revision: str, wait_s: float, progress: Progress) -> list[str]:
+def _wait(asked: Any, revision: str, wait_s: float, progress: Progress, *, is_new: bool) -> list[str]:
     """Waits until every region that is linked reports the revision; their names.
 
+    What was refused before may go well now: of documents that are not new a refusal is no end.
+
     Raises:
-        Failed: after ``wait_s``, naming who does not have it.
+        Failed: when whoever does not have it has tried in vain, or after ``wait_s``, naming who that is.
     """
     until_s = time.monotonic() + wait_s
     while True:
@@ -68,6 +70,8 @@ def _wait(asked: Any, revision: str, wait_s: float, progress: Progress) -> list[
             return [r["name"] for r in told]
         said = ", ".join(f"{r['name']} has {r['revision'] or 'none'} ({r['state_why'] or r['phase']})" for r in late)
         progress.tell(f"revision {revision}: {said}")
+        if is_new and all(r["refused"] == revision for r in late):
+            raise Failed(f"revision {revision} is applied, and what is in force stays so: {said}")
         if time.monotonic() > until_s:
             raise Failed(f"revision {revision} is applied, and not in force everywhere after {wait_s:.0f} s: {said}")
         time.sleep(POLL_S)

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Final
 
-from serve_app.cli import pki
+from serve_app.cli import model, pki
 from serve_app.cli.operator_commands import add_operator, count
 from serve_app.cli.say import BAD_USAGE, FAILED, OK, Failed, Progress, note, out, out_json
 from serve_app.cli.state import Home
@@ -225,6 +225,7 @@ def parser() -> argparse.ArgumentParser:
     key.add_argument("--expires", metavar="DAY", help="last day it is valid (UTC), as 2027-06-30")
     key.add_argument("--json", action="store_true")
     pki.add_parser(add)
+    model.add_parser(add)
     demo = add("demo", _demo, "up, a tour in many languages, down")
     add_up(demo)
     demo.add_argument("--keep", action="store_true", help="leave the region up (or KEEP=1)")

@@ -86,7 +86,7 @@ def _link(args: argparse.Namespace) -> int:
     return OK
 
 
-def _quantity(parse: Callable[[str], float]) -> Callable[[str], float]:
+def quantity(parse: Callable[[str], float]) -> Callable[[str], float]:
     """A reader of quantities, with its fault in the words of argparse."""
 
     def read(text: str) -> float:
@@ -136,8 +136,8 @@ def add_operator(add: Callable[..., argparse.ArgumentParser], add_federation: Ca
     ):
         option = {"stalled": "--stall"}.get(name, f"--{name}")
         flow.add_argument(option, dest="flow", action="store_const", const=name, help=said)
-    link.add_argument("--delay", type=_quantity(parse_duration_s), metavar="TIME", help="each way, such as 50ms")
-    link.add_argument("--rate", type=_quantity(parse_size_bytes), metavar="SIZE", help="a second, such as 64Ki")
+    link.add_argument("--delay", type=quantity(parse_duration_s), metavar="TIME", help="each way, such as 50ms")
+    link.add_argument("--rate", type=quantity(parse_size_bytes), metavar="SIZE", help="a second, such as 64Ki")
     link.add_argument("--json", action="store_true")
     drill = add("drill", _drill, "rehearse a failure under real requests, and measure it")
     drill.add_argument("name", choices=get_args(Drill), metavar="NAME", help=", ".join(get_args(Drill)))

@@ -17,6 +17,10 @@ from serve_app.cli.table import render
 FLEET: Final = "/grix/fleet"
 CLEAR: Final = "\x1b[H\x1b[2J"
 WATCH_S: Final = 1.0
+_REDIS: Final = {
+    "up": "answers",
+    "down": "does NOT answer: each Router allows its part of the limits, and conversations are not kept",
+}
 
 
 def gather(home: Home, config: Sequence[Path] | None = None) -> dict[str, Any]:
@@ -124,6 +128,7 @@ def _plan_table(plan: dict[str, Any]) -> str:
     for region in plan["regions"]:
         spilled = ", ".join(f"{name} {rate:.1f}" for name, rate in region["spilled_rps"].items() if rate > 0)
         peers = ", ".join(f"{p['region']} {_peer(p)}" for p in region["peers"])
+        why = [region["why"], region["state_why"] if region["drained"] else ""]
         rows.append(
             [
                 region["name"],
@@ -134,7 +139,7 @@ def _plan_table(plan: dict[str, Any]) -> str:
                 spilled or "none",
                 peers or None,
                 region["revision"] or None,
-                region["why"] or region["state_why"] or None,
+                "; ".join(part for part in why if part) or None,
             ]
         )
     head = ["region", "phase", "health", "drained", "heard s ago", "spilled req/s", "peers", "revision", "why"]
@@ -208,6 +213,8 @@ def _share(value: float | None) -> str | None:
 def _region_text(region: dict[str, Any]) -> str:
     health = "healthy" if region["healthy"] else f"NOT healthy: {regions.short_health(region['health'])}"
     lines = [f"{region['name']}  {region['url']}  {health}", f"  dashboard {region['dashboard']}"]
+    redis = region["health"].get("redis") if isinstance(region["health"], dict) else None
+    lines += [f"  redis     {_REDIS[redis]}"] if redis in _REDIS else []
     lines += [f"  {region['fault']}"] if "fault" in region else []
     rows = []
     for app in region["applications"] or []:

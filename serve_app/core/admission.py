@@ -65,19 +65,40 @@ class State:
 
 
 @dataclass(frozen=True, slots=True)
+class Allowance:
+    """What a bucket holds after a decision, of how much at most. A level below 0 is owed."""
+
+    per_minute: float
+    level: float
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """What a tenant has left; ``None`` where there is no limit."""
+
+    requests: Allowance | None = None
+    tokens: Allowance | None = None
+
+
+NO_LIMITS: Final = Left()
+
+
+@dataclass(frozen=True, slots=True)
 class Admitted:
     """The buckets after the request has taken its part; ``None`` where there is no limit."""
 
     requests: Bucket | None
     tokens: Bucket | None
+    left: Left = field(default=NO_LIMITS, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """Why not, and after how many seconds there is enough if nobody else takes it."""
+    """Why not, and after how many seconds there is enough if nobody else takes it. What is ``left`` explains it."""
 
     reason: Reason
     retry_after_s: float
+    left: Left = field(default=NO_LIMITS, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +150,8 @@ def decide(ask: Ask, state: State, now_s: float, *, slot_free_s: float, share: i
         share: among how many Routers each limit is divided that do not see each other.
     """
     left: list[Bucket | None] = []
-    refused: Refused | None = None
+    before: list[Allowance | None] = []
+    late: tuple[Reason, float] | None = None
     kinds: tuple[tuple[int | None, Bucket | None, float, Reason], ...] = (
         (ask.requests_per_minute, state.requests, 1, "requests_limit"),
         (ask.tokens_per_minute, state.tokens, ask.tokens, "tokens_limit"),
@@ -137,20 +159,25 @@ def decide(ask: Ask, state: State, now_s: float, *, slot_free_s: float, share: i
     for limit, bucket, cost, reason in kinds:
         if limit is None:
             left.append(None)
+            before.append(None)
             continue
         per_minute = limit / share
         level = level_at(bucket, per_minute, now_s)
         late_s = wait_s(level, cost, per_minute)
-        if late_s > 0 and (refused is None or late_s > refused.retry_after_s):
-            refused = Refused(reason, late_s)
+        if late_s > 0 and (late is None or late_s > late[1]):
+            late = reason, late_s
         left.append(Bucket(level - cost, now_s))
-    if refused is not None:
-        return refused
+        before.append(Allowance(per_minute, level))
+    if late is not None:
+        return Refused(*late, Left(*before))
     for slot in ask.slots:
         most = max(1, slot.limit // share)
         if state.held.get(slot.subject, 0) >= most:
-            return Refused(slot.reason, slot_free_s / most)
-    return Admitted(left[0], left[1])
+            return Refused(slot.reason, slot_free_s / most, Left(*before))
+    after = (
+        None if a is None or b is None else Allowance(a.per_minute, b.level) for a, b in zip(before, left, strict=True)
+    )
+    return Admitted(left[0], left[1], Left(*after))
 
 
 def give_back(bucket: Bucket | None, amount: float, per_minute: float, now_s: float) -> Bucket | None:

@@ -178,9 +178,10 @@ class RouterBreakers:
         if probe and target_id in self._own:
             self._own[target_id].probing = False
 
-    def wanted(self, agent: str, region: str) -> None:
-        """A request was wanted in this region and went to ``region``."""
-        self._wanted[agent] += 1
+    def wanted(self, agent: str, region: str, *, is_load: bool) -> None:
+        """A request was wanted in this region and went to ``region``; ``is_load``: more replicas would have kept it."""
+        if is_load:
+            self._wanted[agent] += 1
         self._spilled_to[region] += 1
 
     def recover_s(self, target_ids: Collection[str], now_s: float) -> float | None:

@@ -70,9 +70,14 @@ class Member:
         return True
 
     def turns(self, before: RegionState | None, wanted: Wanted) -> list[Audit]:
-        """What the audit log says of the targets in a report: at most two lines, however many have turned."""
+        """What the audit log says of a report: at most a line of its configuration, its targets, drift, who gives
+        way and of who lacks room, however many have turned."""
         state, lines = self.state, []
         assert state is not None
+        if before is not None and state.refused and state.refused != before.refused:
+            lines.append(Audit(self.name, "revision", self.name, state.revision, f"{state.refused} refused", state.why))
+        elif before is not None and state.revision != before.revision:
+            lines.append(Audit(self.name, "revision", self.name, before.revision, state.revision))
         old = {} if before is None else {t.agent: t.health for t in before.targets}
         some = [t for t in state.targets if old.get(t.agent, t.health) != t.health]
         if some:
@@ -83,7 +88,7 @@ class Member:
             was, is_ = named(self.drifted), named(drift)
             lines.append(Audit(self.name, "drift", self.name, was, is_, _said(drift.values())))
             self.drifted = frozenset(drift)
-        return lines
+        return lines + _room(self.name, before, state)
 
     def judge(self, wanted: Wanted, now_s: float) -> tuple[RegionPhase, str, str]:
         """Phase, reason, and the part of the reason that peers gave. Reasons have no numbers that always change."""
@@ -135,13 +140,17 @@ def same_facts(state: RegionState, shown: RegionState | None) -> bool:
     """Whether a report says nothing else than plans show. Compared in place, as it is done for every report."""
     if shown is None or len(state.targets) != len(shown.targets):
         return False
-    if (state.health, state.revision) != (shown.health, shown.revision):
+    if _said_of(state) != _said_of(shown):
         return False
     return all(_facts(a) == _facts(b) for a, b in zip(state.targets, shown.targets, strict=True))
 
 
+def _said_of(state: RegionState) -> tuple[Any, ...]:
+    return (state.health, state.revision, state.refused, state.lowered)
+
+
 def _facts(t: Any) -> tuple[Any, ...]:
-    return (t.agent, t.app, t.release, t.engine_digest, t.health, t.replicas, t.slots, t.max_model_len)
+    return (t.agent, t.app, t.release, t.engine_digest, t.health, t.replicas, t.slots, t.max_model_len, t.missing)
 
 
 def _drift(state: RegionState, wanted: Wanted) -> dict[str, str]:
@@ -154,6 +163,22 @@ def _drift(state: RegionState, wanted: Wanted) -> dict[str, str]:
         for agent, release, planned in due
         if release != planned
     }
+
+
+def _room(name: str, before: RegionState | None, state: RegionState) -> list[Audit]:
+    """Who gives way to whom since this report, or no more; and who asks other regions for help, as nobody can."""
+    lines = []
+    old = {} if before is None else before.lowered
+    turned = [agent for agent in old.keys() | state.lowered.keys() if old.get(agent) != state.lowered.get(agent)]
+    if turned:
+        was, is_ = (named(f"{a} {some[a]}" for a in turned if a in some) for some in (old, state.lowered))
+        lines.append(Audit(name, "preempt", name, was, is_))
+    lacked = {} if before is None else {t.agent: t.missing for t in before.targets}
+    some = [t for t in state.targets if lacked.get(t.agent, 0) != t.missing]
+    if some:
+        was = named(f"{t.agent} lacks {lacked.get(t.agent, 0)}" for t in some)
+        lines.append(Audit(name, "room", name, was, named(f"{t.agent} lacks {t.missing}" for t in some)))
+    return lines
 
 
 def _said(whys: Iterable[str]) -> str:

@@ -37,7 +37,8 @@ def _region(fleet: Fleet, member: Member, now_s: float) -> dict[str, Any]:
     return {
         "name": member.name,
         "phase": shown.phase,
-        "why": shown.why,
+        # The plan says why it turned; operators want to know what is so now.
+        "why": member.judge(fleet.wanted, now_s)[1],
         "drained": shown.drained,
         "drained_by": member.drained_by,
         "accepts_spill": shown.accepts_spill,
@@ -47,6 +48,7 @@ def _region(fleet: Fleet, member: Member, now_s: float) -> dict[str, Any]:
         "health": None if state is None else state.health,
         "state_why": "" if state is None else state.why,
         "revision": "" if state is None else state.revision,
+        "refused": "" if state is None else state.refused,
         "spilled_rps": {} if state is None else dict(state.spilled_rps),
         "targets": [] if state is None else [_target(fleet, member.name, t) for t in state.targets],
         "nodes": [asdict(n) for n in member.nodes],

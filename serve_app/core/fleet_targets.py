@@ -171,5 +171,6 @@ def _plain(facts: RegionFacts, report: TargetReport, plan: PlanView, revision: s
         accepts_spill=plan.accepts_spill(facts),
         drained=plan.is_drained(facts.name),
         drifted=drifted,
+        short=report.missing > 0,
         why=f"serves release {report.release[:12]}, the plan says {str(expected)[:12]}" if drifted else "",
     )

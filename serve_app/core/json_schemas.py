@@ -1,7 +1,10 @@
-"""What a JSON schema of a caller must not be: one whose references only lead back to themselves.
+"""What a JSON schema of a caller must not be: too large for an engine, or with references that only lead in circles.
 
-No value satisfies it, so an engine held to it has no token to choose and fails. A schema that contains itself, such as
-a tree, is another thing: its references lead through a property or an item.
+A grammar is made of a schema before its first token: of some thousand properties or alternatives for a minute, on every
+core and with gigabytes, while everybody else waits.
+
+No value satisfies a reference that leads back to itself, so an engine held to it has no token to choose and fails. A
+schema that contains itself, such as a tree, is another thing: its references lead through a property or an item.
 """
 
 from __future__ import annotations
@@ -11,6 +14,25 @@ from typing import Any, Final
 
 #: Keys whose values are data, not schemas.
 _DATA: Final = frozenset({"enum", "const", "default", "examples"})
+#: Text in a schema weighs as much as a member for each so many characters.
+CHARS_A_MEMBER: Final = 50
+
+
+def size_of(schema: Any) -> int:
+    """How large a schema is: its members and items at every depth, and its text."""
+    size, todo = 0, [schema]
+    while todo:
+        one = todo.pop()
+        if isinstance(one, str):
+            size += len(one) // CHARS_A_MEMBER
+        elif isinstance(one, Mapping):
+            size += len(one)
+            todo.extend(one)
+            todo.extend(one.values())
+        elif isinstance(one, list):
+            size += len(one)
+            todo.extend(one)
+    return size
 
 
 def endless_reference(schema: Mapping[str, Any]) -> str | None:

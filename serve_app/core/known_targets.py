@@ -65,8 +65,8 @@ class KnownTargets:
     def ended(self, target: Target) -> None:
         self._since[target.id] -= 1
 
-    def spilled(self, agent: str, region: str) -> None:
-        self.breakers.wanted(agent, region)
+    def spilled(self, agent: str, region: str, *, is_load: bool) -> None:
+        self.breakers.wanted(agent, region, is_load=is_load)
 
     def recover_s(self, targets: Iterable[Target], now_s: float) -> float | None:
         """When the soonest of those that this Router's own breakers keep out may be asked again."""

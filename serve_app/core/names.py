@@ -14,6 +14,11 @@ def digest_of(facts: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
+def engine_digest(weights: str, engine: Mapping[str, Any]) -> str:
+    """Digest of what an engine runs: what its files are, and the options that change answers or the context limit."""
+    return digest_of({"weights": weights, "engine": engine})
+
+
 def app_name(agent: str, engine_digest: str) -> str:
     """Serve application of an engine: ``<agent>--<first 8 of digest>``."""
     return f"{agent}--{engine_digest[:8]}"

@@ -20,6 +20,9 @@ from serve_app.core.table import Agent, Tenant
 from serve_app.core.tenants import allowed_zones
 from serve_app.outcomes import Reason
 
+#: Of ``maxQueueMs``: where no replica can come to help, others are asked as soon as more than this is waited; it is
+#: what by default counts as quiet, so that a region which is short keeps what it carries.
+SHORT_RATIO: Final = 0.2
 _NOTHING: Final[Mapping[str, int]] = MappingProxyType({})
 
 
@@ -59,6 +62,16 @@ class Choice:
     preferred: frozenset[str] = frozenset()
     away: tuple[Target, ...] = ()
     refused: Reason | None = None
+
+    def has_room(self, region: str, asked: Collection[str]) -> bool:
+        """Whether ``region`` could have answered and was not ``asked`` (ids of targets): it comes back slowly, or is
+        drained, or the session stays elsewhere. More replicas would have changed nothing."""
+        return any(
+            t.region == region
+            and t.id not in asked
+            and (t.drained or mark in ("", "kept") or (mark == "easing" and t.health == "healthy"))
+            for t, mark in zip(self.look.usable, self.look.marks, strict=True)
+        )
 
     @property
     def candidates(self) -> tuple[Candidate, ...]:
@@ -136,19 +149,23 @@ def _scores(
     return list(zip(totals, zip(*columns, strict=True), strict=True))
 
 
-def _marks(targets: Sequence[Target], wish: Wish, waits_ms: Sequence[float | None]) -> list[Mark]:
+def _marks(
+    targets: Sequence[Target], wish: Wish, waits_ms: Sequence[float | None], in_flight: Mapping[str, int]
+) -> list[Mark]:
     limit_ms, found = wish.agent.max_queue_ms, []
-    # An engine of this region that has not reported yet is starting: others go first, if it is known of any that it is
-    # well. Nothing is known of anybody without a RegionAgent, and what sleeps at zero is woken by the call.
+    # An engine of this region that has not reported yet and is not known to run is starting: others go first, if any is
+    # known to be well. Nobody is without a RegionAgent. What sleeps at zero is woken by one call; others need not wait.
     is_backed = any(t.health in ("healthy", "slow") for t in targets)
     for target, wait_ms in zip(targets, waits_ms, strict=True):
         mark: Mark = ""
-        is_starting = target.health == "unknown" and wish.agent.min_replicas > 0 and is_backed
+        is_starting = is_backed and target.health == "unknown" and not target.runs
+        if is_starting and wish.agent.min_replicas == 0:
+            is_starting = in_flight.get(target.id, 0) > 0
         if target.health == "stale" or target.drained or is_starting:
             mark = "backup"
         elif target.region == wish.kept:
             mark = "handover" if (target.load.waiting or 0) > wish.agent.handover_queue else "kept"
-        elif wait_ms is not None and wait_ms >= limit_ms:
+        elif wait_ms is not None and wait_ms >= limit_ms * (SHORT_RATIO if target.short else 1.0):
             mark = "over limit"
         elif target.breaker == "probing":
             mark = "probe"
@@ -201,7 +218,8 @@ def choose(
     Args:
         blocked: ids of targets that this Router's own breakers are open for.
         in_flight: by target id, the calls that this Router has begun since the target's last report, less those that
-            ended. Only for requests without a session: they would all go to one target until the next report.
+            ended. Scores count it for requests without a session only: they would all go to one target until the next
+            report.
         draw: from [0, 1); see :func:`drawn`. ``None``: for somebody who looks. The best score is first, and all have
             scores; else only so many are compared as all attempts can need, and the rest stays as it came.
     """
@@ -210,7 +228,7 @@ def choose(
     usable, dropped, away_now = _sifted(snapshot, wish, zones, blocked)
     out = [(t, why, _tier(t, cloud, loved)) for t, why in dropped]
     waits_ms = [wait_ms_of(t) for t in usable]
-    marks = _marks(usable, wish, waits_ms)
+    marks = _marks(usable, wish, waits_ms, in_flight)
     ranks = [_tier(t, cloud, loved) for t in usable]
     ease(usable, ranks, marks, wish.session, draw)
     scored: dict[int, tuple[float, tuple[float, ...]]] = {}

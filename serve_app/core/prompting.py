@@ -21,6 +21,9 @@ _BREAK: Final = "\u200b"
 _RENDERED: Final = ("messages", "tools", "tool_choice")
 #: A body's own nesting is bounded when it is parsed; arguments are JSON inside a string, bounded here.
 MAX_NESTING: Final = 64
+#: Of a JSON value; see :func:`is_large`.
+LARGE_MEMBERS: Final = 1_000
+LARGE_CHARS: Final = 256 * 1024
 _TOO_DEEP: Final = f"tool_calls: arguments are nested deeper than {MAX_NESTING}."
 
 Message = dict[str, Any]
@@ -39,6 +42,24 @@ def merge_system(messages: Sequence[Mapping[str, Any]], system: str | None) -> l
         out[0] = {**out[0], "role": "system", "content": f"{system}\n\n{own}" if own else system}
         return out
     return [{"role": "system", "content": system}, *out]
+
+
+def is_large(value: Any) -> bool:
+    """Whether to touch every text in a JSON value takes milliseconds, for its many members or characters.
+
+    It looks no further than it has to, so that this is told in a fraction of one.
+    """
+    members, chars, todo = 0, 0, [value]
+    while todo:
+        one = todo.pop()
+        if isinstance(one, str):
+            chars += len(one)
+        elif isinstance(one, dict | list):
+            members += len(one)
+            if members > LARGE_MEMBERS:
+                return True
+            todo.extend(one.values() if isinstance(one, dict) else one)
+    return chars > LARGE_CHARS
 
 
 @lru_cache(maxsize=16)

@@ -42,7 +42,8 @@ def coarse(load: Load) -> Hashable:
 def _facts(target: Target) -> Hashable:
     where = (target.id, target.app, target.slots, target.max_model_len, target.residency, target.gpu_hour_usd)
     said = target.why.translate(_NO_DIGITS)
-    return (*where, target.health, target.breaker, target.accepts_spill, target.drained, target.drifted, said)
+    marks = (target.accepts_spill, target.drained, target.drifted, target.short)
+    return (*where, target.health, target.breaker, *marks, said)
 
 
 @dataclass(frozen=True, slots=True)

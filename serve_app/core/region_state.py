@@ -16,6 +16,7 @@ from serve_app.core.fleet_targets import FleetTargets, PeerSight, PlanView
 from serve_app.core.published import Part, Publisher, coarse
 from serve_app.core.region_facts import FleetFacts
 from serve_app.core.reports import (
+    FailedStart,
     PeerView,
     Plan,
     RegionState,
@@ -64,6 +65,8 @@ class RegionCore:
         self._known: tuple[tuple[str, ...], ...] = ()
         self._wanted, self._spilled = _Rates(), _Rates()
         self._publisher = Publisher(epoch)
+        self._short: Mapping[str, int] = {}
+        self._lowered: Mapping[str, str] = {}
         #: Name of the configuration that is applied here.
         self.revision = ""
 
@@ -83,6 +86,10 @@ class RegionCore:
         self._replicas.setdefault(report.app, Replicas()).take(report, now_s)
         rates = self._wanted.now(now_s)
         return sum(rates.get(agent.name, 0.0) for agent in self._facts.agents.values() if agent.app == report.app)
+
+    def failed_start(self, report: FailedStart, now_s: float) -> None:
+        """Takes the last words of a replica that cannot start."""
+        self._replicas.setdefault(report.app, Replicas()).failed_start(report.why, now_s)
 
     def router(self, report: RouterReport, now_s: float) -> None:
         """Takes a Router's push."""
@@ -109,6 +116,13 @@ class RegionCore:
             self._plan = PlanView.of(plan)
         self._plan_s = now_s
         return True
+
+    def room(self, short: Mapping[str, int], lowered: Mapping[str, str]) -> None:
+        """By app, replicas that find no room and for whom nobody can give way; by agent that does, what is said of it.
+
+        Routers of all regions then take another region sooner: as soon as calls wait here at all.
+        """
+        self._short, self._lowered = short, lowered
 
     def stood_still(self, late_s: float, now_s: float) -> None:
         """Nothing ran here for ``late_s``: what could not be heard meanwhile is nobody's silence."""
@@ -151,7 +165,13 @@ class RegionCore:
         """This region's summary, for its peers and the coordinator."""
         reports = tuple(report for report, _ in self._own(now_s))
         health, why = summed(reports)
-        return RegionState(self._facts.me, health, why, reports, self.revision, 0.0, self._spilled.now(now_s))
+        spilled_rps = self._spilled.now(now_s)
+        return RegionState(self._facts.me, health, why, reports, self.revision, 0.0, spilled_rps, lowered=self._lowered)
+
+    @property
+    def missing(self) -> dict[str, int]:
+        """By agent, replicas that its engine wants and cannot have."""
+        return {agent.name: self._short.get(agent.app, 0) for agent in self._facts.agents.values()}
 
     @property
     def current_plan(self) -> Plan | None:
@@ -174,7 +194,9 @@ class RegionCore:
         for agent in self._facts.agents.values():
             told = self._replicas.get(agent.app, Replicas())
             standing = told.standing(now_s, may_sleep=agent.min_replicas == 0, stale_s=self._facts.stale_s)
-            made.append((_report(agent, standing), standing))
+            why = "; ".join(said for said in (standing.why, told.failing(now_s)) if said)
+            standing = replace(standing, why=why)
+            made.append((_report(agent, standing, self._short.get(agent.app, 0)), standing))
         return made
 
     def _peer_parts(self, now_s: float) -> Iterable[Part]:
@@ -234,17 +256,19 @@ class RegionCore:
         return tuple(views)
 
 
-def _report(agent: Agent, standing: Standing) -> TargetReport:
+def _report(agent: Agent, standing: Standing, missing: int) -> TargetReport:
     """One agent as its region reports it; agents that share an engine have the same load."""
+    short = f"wants {missing} more than there is room for" if missing else ""
     return TargetReport(
         agent=agent.name,
         app=agent.app,
         release=agent.release,
         engine_digest=agent.engine_digest,
         health=standing.health,
-        why=standing.why,
+        why="; ".join(part for part in (standing.why, short) if part),
         replicas=standing.replicas,
         slots=agent.slots * max(1, standing.replicas),
         max_model_len=agent.max_model_len,
         load=standing.load,
+        missing=missing,
     )

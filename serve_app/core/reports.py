@@ -15,6 +15,9 @@ from serve_app.core.snapshots import Health, Load
 PROTOCOL: Final = 1
 #: A report older than this is "no data".
 FRESH_S: Final = 3.0
+#: A RegionAgent that begins anew has heard of everybody by then: a push that was under way takes up to
+#: :data:`FRESH_S` to fail, and the next one comes a second later.
+BEGIN_S: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +29,20 @@ class ReplicaReport:
     engine_digest: str
     proven: bool
     load: Load
+
+
+#: What a replica was doing when its start failed.
+StartStage = Literal["fetch", "turn", "load", "warm_up"]
+
+
+@dataclass(frozen=True, slots=True)
+class FailedStart:
+    """Pushed by a replica that ends before it ever served."""
+
+    app: str
+    replica: str
+    stage: StartStage
+    why: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +74,8 @@ class ProbeResult:
 class RouterReport:
     """Pushed each second by each Router, and at once with a trip or a probe's result.
 
-    ``wanted_spilled`` counts by agent the requests that were wanted here but went to another region.
+    ``wanted_spilled`` counts by agent the requests that went to another region because no engine here could take them;
+    ``spilled_to`` by region all that went there, those of a region that only comes back slowly too.
     """
 
     router: str
@@ -70,7 +88,10 @@ class RouterReport:
 
 @dataclass(frozen=True, slots=True)
 class TargetReport:
-    """One target as its own region reports it, to the coordinator and in beats to peers."""
+    """One target as its own region reports it, to the coordinator and in beats to peers.
+
+    ``missing`` are replicas that it wants and cannot have: there is no room, and nobody could give way.
+    """
 
     agent: str
     app: str
@@ -82,13 +103,16 @@ class TargetReport:
     slots: int
     max_model_len: int
     load: Load
+    missing: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class RegionState:
     """A region's own summary: its health and its targets. ``revision`` is the applied configuration's.
 
-    ``age_s`` is how old it was when it was sent, for a gateway whose RegionAgent is silent.
+    ``age_s`` is how old it was when it was sent, for a gateway whose RegionAgent is silent. ``refused`` is the revision
+    that was to be applied and could not be; ``why`` says why. ``lowered`` says of each agent that gives way to a more
+    important one how far, and to whom.
     """
 
     region: str
@@ -98,6 +122,8 @@ class RegionState:
     revision: str = ""
     age_s: float = 0.0
     spilled_rps: Mapping[str, float] = field(default_factory=dict)
+    refused: str = ""
+    lowered: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

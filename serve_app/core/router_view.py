@@ -8,24 +8,28 @@ from serve_app.core.snapshots import Load, RegionView, Snapshot, Target, local_s
 from serve_app.core.table import Table
 
 
-def fitted(snapshot: Snapshot, table: Table, bereft: frozenset[str] = frozenset()) -> Snapshot:
+def fitted(
+    snapshot: Snapshot, table: Table, bereft: frozenset[str] = frozenset(), running: frozenset[str] = frozenset()
+) -> Snapshot:
     """The snapshot with this region's targets as the table names them.
 
     Table and snapshot come apart: of what the snapshot does not know yet nothing is claimed, and what the table names
     no longer is not a target here. ``bereft`` are apps that this Router knows to have no replica, up to seconds before
-    anybody misses their reports: they are a backup.
+    anybody misses their reports: they are a backup. Those in ``running`` have one, whoever has not heard it yet.
     """
     told = {t.agent: t for t in snapshot.targets if t.region == table.region.name}
     own = tuple(
-        _unless_bereft(
-            told[plain.agent] if _same(told.get(plain.agent), plain) else _with_region(plain, snapshot), bereft
+        _as_known(
+            told[plain.agent] if _same(told.get(plain.agent), plain) else _with_region(plain, snapshot), bereft, running
         )
         for plain in local_snapshot(table, snapshot.generation).targets
     )
     return replace(snapshot, targets=(*own, *(t for t in snapshot.targets if t.region != table.region.name)))
 
 
-def _unless_bereft(target: Target, bereft: frozenset[str]) -> Target:
+def _as_known(target: Target, bereft: frozenset[str], running: frozenset[str]) -> Target:
+    if target.app in running:
+        return replace(target, runs=True)
     if target.app not in bereft or target.health == "ejected":
         return target
     return replace(target, health="stale", load=Load(), why="no replica runs here now")
@@ -37,6 +41,25 @@ def _same(told: Target | None, plain: Target) -> bool:
 
 def _with_region(plain: Target, snapshot: Snapshot) -> Target:
     return replace(plain, drained=is_drained(snapshot, plain.region))
+
+
+def with_known(snapshot: Snapshot, before: Snapshot, region: str) -> Snapshot:
+    """The picture of a RegionAgent that begins anew: whom it has not heard yet is as well as in the picture before.
+
+    An engine that serves here would else be taken for one that starts, and its requests would go elsewhere.
+    """
+    known = {t.id: t for t in before.targets if t.health in ("healthy", "slow")}
+    told = {t.id for t in snapshot.targets}
+    unheard = {r.name for r in snapshot.regions if r.health == "unknown" and r.name != region}
+
+    def target(t: Target) -> Target:
+        was = known.get(t.id)
+        if t.health != "unknown" or was is None:
+            return t
+        return replace(t, health=was.health, load=was.load, weight=was.weight, why=was.why)
+
+    kept = (t for t in before.targets if t.region in unheard and t.id not in told)
+    return replace(snapshot, targets=(*map(target, snapshot.targets), *kept))
 
 
 def aged(snapshot: Snapshot, region: str) -> Snapshot:

@@ -11,6 +11,8 @@ from typing import Final
 
 #: Read this much of a message before cleaning (a pasted log must not cost time), and judge this much of the rest.
 RAW_CHARS: Final = 2000
+#: White space before a text is looked past so far.
+BLANK_CHARS: Final = 100_000
 READ_CHARS: Final = 200
 #: The text that is judged may be this many times as long before its spaces and signs are gone.
 _SPACED: Final = 4
@@ -96,6 +98,11 @@ def script_of(char: str) -> str:
     return _BLOCKS[bisect_right(_STARTS, ord(char)) - 1][1]
 
 
+def start(text: str, most_chars: int) -> str:
+    """The first characters of a text that are not white space before it: what is pasted may begin with much of it."""
+    return text[:BLANK_CHARS].lstrip()[:most_chars]
+
+
 def clean(text: str) -> str:
     """The words of the start of ``text``: at most ``READ_CHARS`` characters, single spaces, no line break.
 
@@ -103,7 +110,7 @@ def clean(text: str) -> str:
     belongs to a language and all of which the model reads as one. Compatibility forms (full-width letters, half-width
     kana, Arabic presentation forms, decomposed accents) become their plain ones. Case stays.
     """
-    text = text[:RAW_CHARS]
+    text = start(text, RAW_CHARS)
     if not text.isascii():
         text = _INVISIBLE.sub("", text)
         if not unicodedata.is_normalized("NFKC", text):

@@ -34,7 +34,8 @@ class Target:
 
     ``weight`` in (0, 1] is the share of its score it counts with: less while it is slow or ramping up. ``why`` says
     what its health comes from. ``drained``: an operator took its region out; ``drifted``: it serves another release
-    than its plan says.
+    than its plan says; ``short``: it wants more replicas than its region has room for; ``runs``: whoever reads this
+    knows by itself that replicas run, whatever is reported.
     """
 
     region: str
@@ -53,6 +54,8 @@ class Target:
     accepts_spill: bool = True
     drained: bool = False
     drifted: bool = False
+    runs: bool = False
+    short: bool = False
     why: str = ""
 
     @property

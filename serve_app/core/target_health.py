@@ -18,6 +18,8 @@ CALM_RATIO: Final = 0.75
 SLOW_WEIGHT: Final = 0.3
 RAMP_FROM: Final = 0.1
 RAMP_S: Final = 20.0
+#: Starts that failed are told for so long after the last one, if no replica has started since.
+FAILED_TOLD_S: Final = 600.0
 #: A replica that was silent for so long is gone, and an engine whose replicas all are comes back by the ramp.
 FORGET_S: Final = 10.0
 _NUMBERS: Final = tuple(field.name for field in fields(Load))
@@ -79,13 +81,27 @@ class Replicas:
         self._heard_s: float | None = None
         self._asked_s: float | None = None
         self._slow = False
+        self._failed_starts, self._why_failed, self._failed_s = 0, "", 0.0
 
     def take(self, report: ReplicaReport, now_s: float) -> None:
         """One push."""
         self._heard_s = now_s
+        if report.replica not in self._reports:
+            self._failed_starts = 0
         self._reports[report.replica] = (now_s, replace(report, load=clean(report.load)))
         for name in [n for n, (at_s, _) in self._reports.items() if now_s - at_s > FORGET_S]:
             del self._reports[name]
+
+    def failed_start(self, why: str, now_s: float) -> None:
+        """A replica ended before it ever served."""
+        self._failed_starts, self._why_failed, self._failed_s = self._failed_starts + 1, why, now_s
+
+    def failing(self, now_s: float) -> str:
+        """What operators have to know of starts that failed, one after the other; empty without any."""
+        if self._failed_starts == 0 or now_s - self._failed_s > FAILED_TOLD_S:
+            return ""
+        times = "once" if self._failed_starts == 1 else f"{self._failed_starts} times"
+        return f"a replica failed to start {times}: {self._why_failed}"
 
     def stood_still(self, late_s: float, now_s: float) -> None:
         """Who receives the pushes did nothing for ``late_s``."""

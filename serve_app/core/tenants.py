@@ -48,11 +48,6 @@ def hash_key(key: str) -> str:
     return hashlib.sha256(key.encode("utf-8", "replace")).hexdigest()
 
 
-def authenticate(table: Table, index: KeyIndex, authorization: str | None, today: str) -> Tenant:
-    """The tenant of :func:`identify`."""
-    return identify(table, index, authorization, today).tenant
-
-
 def identify(table: Table, index: KeyIndex, authorization: str | None, today: str) -> Caller:
     """Who sent an ``Authorization: Bearer KEY`` header; ``today`` is an ISO date.
 

@@ -16,8 +16,12 @@ from serve_app.edge.model_files import hub_revision
 RESOURCES_VARIABLE: Final = "GRIX_ENGINE_RESOURCES"
 #: vLLM's variable for the threads of an engine on CPU; no other engine has it.
 THREADS_VARIABLE: Final = "VLLM_CPU_OMP_THREADS_BIND"
-#: Key of an engine's user_config: seconds until it runs. The RegionAgent reads it, not the engine.
+#: Keys of an engine's user_config: seconds until a replica runs, which the RegionAgent reads too, and until a first
+#: token.
 START_LIMIT: Final = "start_limit_s"
+FIRST_TOKEN_LIMIT: Final = "first_token_limit_s"
+#: How important the engine is. The RegionAgent reads it, not the engine: the less important one gives way.
+PRIORITY: Final = "priority"
 ONGOING_PER_SLOT: Final = 4
 #: Calls that may wait in a Router's handle, for each slot of an engine: more than can be served in time is refused.
 QUEUED_PER_SLOT: Final = 64
@@ -100,10 +104,13 @@ def _autoscaling(spec: schema.AgentSpec, region: str) -> dict[str, Any]:
     }
 
 
-def agent_app(spec: schema.AgentSpec, args: Mapping[str, Any], region: str, fresh_s: float) -> dict[str, Any]:
+def agent_app(
+    spec: schema.AgentSpec, args: Mapping[str, Any], region: str, fresh_s: float, priority: int
+) -> dict[str, Any]:
     """The application of an engine; ``args`` is what is in its digest.
 
-    ``fresh_s`` is how old an engine's last token may be at work without a new proof.
+    ``fresh_s`` is how old an engine's last token may be at work without a new proof. ``priority`` is that of the most
+    important agent that uses the engine.
     """
     slots = spec.engine.max_num_seqs
     return {
@@ -127,6 +134,8 @@ def agent_app(spec: schema.AgentSpec, args: Mapping[str, Any], region: str, fres
                     "stall_after_s": 3.0,
                     "fresh_s": fresh_s,
                     START_LIMIT: spec.timeouts.start_s,
+                    PRIORITY: priority,
+                    FIRST_TOKEN_LIMIT: spec.timeouts.first_byte_s,
                     "scaling": settings(spec.scale_triggers, spec.scaling, slots),
                 },
                 "graceful_shutdown_timeout_s": spec.timeouts.total_s,

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
-from serve_app.core.reports import FRESH_S, PeerView, RegionState, TargetReport
+from serve_app.core.reports import BEGIN_S, FRESH_S, PeerView, RegionState, TargetReport
 from serve_app.core.target_health import summed
 from serve_app.edge.wire import Beat, WireError
 
@@ -45,6 +45,10 @@ class Watch:
             self._state = state
         if trip_s is not None:
             self._trips_s.append(trip_s)
+
+    def follow(self, before: Watch) -> None:
+        """The same peer is dialled in another way: what was heard of it holds, until this one is silent."""
+        self._heard_s, self._state = before._heard_s, before._state
 
     def stood_still(self, late_s: float) -> None:
         """This process did nothing for ``late_s``: what it could not hear is no silence of the peer's."""
@@ -102,7 +106,7 @@ class OwnState:
     """This region's state as its RegionAgent last told it, with its age: a silent RegionAgent is not a dead region.
 
     Nor is one that begins anew: of an engine that it has not heard yet, what was told before stands for
-    :data:`FRESH_S`, as a backup where that is old.
+    :data:`BEGIN_S`, as a backup where that is old.
     """
 
     def __init__(self, now_s: Callable[[], float], fresh_s: float) -> None:
@@ -127,7 +131,7 @@ class OwnState:
             return target
         at_s, known = self._known.get(target.agent, (now_s, target))
         unsure_s = self._unsure_s.setdefault(target.agent, now_s)
-        if known.release != target.release or now_s - unsure_s > FRESH_S:
+        if known.release != target.release or now_s - unsure_s > BEGIN_S:
             return target
         if known.health in ("healthy", "slow") and now_s - at_s > FRESH_S:
             return replace(known, health="stale", why=target.why)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from cluster_configs.faults import ConfigError
 from serve_app.edge.agent_app import START_LIMIT
 from serve_app.edge.desired_config import Apps, ConfigWriter, Desired, all_same, by_name, rendered_with, same, steps
 from serve_app.edge.model_files import ModelError
+from serve_app.edge.preemption import Preemption
 from serve_app.edge.serve_rest import BROKEN, AppStatus, ServeRestError
 
 log = logging.getLogger("ray.serve")
@@ -24,7 +26,8 @@ POLL_S: Final = 1.0
 RUNNING_LIMIT_S: Final = 900.0
 #: An engine has to be seen idle for so long: a call may still be on its way to it.
 IDLE_S: Final = 3.0
-#: A revision that was refused is tried again after so long: the operator may have mended what it failed of.
+#: A revision that was refused is tried again after so long: the operator may have mended what it failed of. One whose
+#: engines were started in vain after twice as long each time: a start takes what engines that serve need.
 REFUSED_S: Final = 60.0
 #: A foreign change is told to peers and coordinator for so long.
 TOLD_S: Final = 60.0
@@ -32,6 +35,9 @@ TOLD_S: Final = 60.0
 
 class _Refused(Exception):
     """Documents that this region cannot put in force; the message is for operators."""
+
+    #: Something was started for it.
+    has_started = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +48,22 @@ class _Wanted:
 
 @dataclass(frozen=True, slots=True)
 class _Refusal:
-    """A revision that was tried in vain, and when."""
+    """A revision that was tried in vain, and when; ``starts`` counts how often something was started for it."""
 
     revision: str
     why: str
     at_s: float
+    starts: int
+
+    @property
+    def pause_s(self) -> float:
+        """How long it is left alone."""
+        return REFUSED_S * 2.0 ** max(0, self.starts - 1)
+
+    @property
+    def said(self) -> str:
+        starts = f"; starts in vain: {self.starts}, the next {self.pause_s:.0f} s after the last" if self.starts else ""
+        return f"revision {self.revision} is refused: {self.why}{starts}"
 
 
 class ConfigKeeper:
@@ -61,8 +78,9 @@ class ConfigKeeper:
         is_idle: Callable[[str], bool],
         on_revision: Callable[[str], None],
         on_put_back: Callable[[int], None],
+        preemption: Preemption,
     ) -> None:
-        self._writer = writer
+        self._writer, self._preemption = writer, preemption
         self._now_s, self._sleep = now_s, sleep
         self._is_idle, self._on_revision, self._on_put_back = is_idle, on_revision, on_put_back
         self._user_config: Mapping[str, Any] = {}
@@ -82,13 +100,20 @@ class ConfigKeeper:
             self._wanted = _Wanted(revision, documents)
             self._wake.set()
 
+    @property
+    def refused(self) -> str:
+        """The wanted revision, when it was tried in vain; empty when not."""
+        last, wanted = self._refused, self._wanted
+        return last.revision if last is not None and wanted is not None and last.revision == wanted.revision else ""
+
     def told(self) -> str:
         """What operators have to know now, empty when all is as it shall be."""
         said = [self._step]
-        if self._refused is not None and self._wanted is not None and self._refused.revision == self._wanted.revision:
-            said.append(f"revision {self._refused.revision} is refused: {self._refused.why}")
+        if self._refused is not None and self.refused:
+            said.append(self._refused.said)
         if self._foreign is not None and self._now_s() - self._foreign[1] <= TOLD_S:
             said.append(f"a foreign change of the Serve config was put back: {self._foreign[0]}")
+        said += self._preemption.told()
         return "; ".join(part for part in said if part)
 
     async def run(self) -> None:
@@ -101,7 +126,7 @@ class ConfigKeeper:
             except Exception:  # a fault of ours must not take the region's picture of the fleet away with it
                 log.exception("the Serve config of this region is not kept")
             try:
-                async with asyncio.timeout(LOOK_S):
+                async with asyncio.timeout(POLL_S if self._preemption.is_urgent else LOOK_S):
                     await self._wake.wait()
             except TimeoutError:
                 pass
@@ -123,6 +148,7 @@ class ConfigKeeper:
             self._foreign = (", ".join(foreign), self._now_s())
             log.warning("somebody else has changed the Serve config; put back: %s", self._foreign[0])
             self._on_put_back(len(foreign))
+        await self._preemption.look(self._top())
         wanted, desired = self._wanted, self._writer.desired
         if wanted is None or self._is_refused(wanted):
             return
@@ -133,14 +159,15 @@ class ConfigKeeper:
             self._refused = None
         except _Refused as refused:
             log.error("revision %s cannot be put in force: %s", wanted.revision, refused)
-            self._refused = _Refusal(wanted.revision, str(refused), self._now_s())
+            before = self._refused.starts if self._refused is not None and self.refused else 0
+            self._refused = _Refusal(wanted.revision, str(refused), self._now_s(), before + refused.has_started)
         finally:
             self._step = ""
 
     def _is_refused(self, wanted: _Wanted) -> bool:
-        """Whether it was tried a moment ago: what it failed of may have been mended since."""
+        """Whether it was tried not long ago: what it failed of may have been mended since."""
         last = self._refused
-        return last is not None and last.revision == wanted.revision and self._now_s() - last.at_s < REFUSED_S
+        return last is not None and last.revision == wanted.revision and self._now_s() - last.at_s < last.pause_s
 
     def _top(self) -> dict[str, Any]:
         """What stands above the applications, as the region was started."""
@@ -165,7 +192,8 @@ class ConfigKeeper:
             try:
                 await asyncio.to_thread(self._writer.put, apps, self._top())
                 await self._until_running(changed)
-            except _Refused:
+            except _Refused as refused:
+                refused.has_started = True
                 await asyncio.to_thread(self._writer.put, before.fulfilled, self._top())
                 raise
         await asyncio.to_thread(self._writer.fulfils, wanted.revision, new.keys())
@@ -192,7 +220,7 @@ class ConfigKeeper:
             await self._sleep(POLL_S)
             late = sorted(apps)
             try:
-                states = await asyncio.to_thread(self._writer.states)
+                states = await self._look()
             except ServeRestError as error:
                 said = f": {error}"
             else:
@@ -214,8 +242,16 @@ class ConfigKeeper:
         until_s, since_s = self._now_s() + max(totals, default=0.0), self._now_s()
         while self._now_s() < until_s and self._now_s() - since_s < IDLE_S:
             await self._sleep(POLL_S)
+            with contextlib.suppress(ServeRestError):
+                await self._look()
             if not all(self._is_idle(app) for app in apps):
                 since_s = self._now_s()
+
+    async def _look(self) -> Mapping[str, AppStatus]:
+        """The applications' states. Nobody who needs room has to wait until documents are in force."""
+        states = await asyncio.to_thread(self._writer.states)
+        await self._preemption.look(self._top())
+        return states
 
 
 def _start_limit_s(app: Mapping[str, Any]) -> float:

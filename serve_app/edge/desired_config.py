@@ -8,12 +8,13 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
 from cluster_configs import schema
 from cluster_configs.bundle import Config
+from serve_app.core.preempt import Ceiling
 from serve_app.edge.fleet_documents import parsed
 from serve_app.edge.private_file import write_private
 from serve_app.edge.serve_config import render, use_redis
@@ -33,13 +34,20 @@ class Desired:
     ``fulfilled`` is what did last all that documents ask for, and ``revision`` names these, empty for those of the
     start; while others come into force, ``applications`` is a step on the way from there, and what a revision that
     fails goes back to is ``fulfilled``. ``confirmed``: ``applications`` are as Serve itself tells them, with the keys
-    that it adds.
+    that it adds. Both have the maxima that documents ask for; ``lowered`` has the smaller ones in force by
+    application.
     """
 
     applications: Apps
     fulfilled: Apps
     revision: str = ""
     confirmed: bool = True
+    lowered: Mapping[str, Ceiling] = field(default_factory=dict)
+
+    @property
+    def in_force(self) -> Apps:
+        """The applications with the maxima that are in force."""
+        return _lowered(self.applications, self.lowered)
 
     @property
     def is_settled(self) -> bool:
@@ -57,8 +65,8 @@ def steps(old: Apps, new: Apps) -> list[dict[str, Mapping[str, Any]]]:
     New engines start beside the old ones; then Routers name the new ones; what they name no longer is deleted last.
     The last but one is in force for Routers, the last only cleans up.
     """
-    begun = {name: app for name, app in new.items() if _is_engine(name) and name not in old}
-    left = {name: app for name, app in old.items() if _is_engine(name) and name not in new}
+    begun = {name: app for name, app in new.items() if is_engine(name) and name not in old}
+    left = {name: app for name, app in old.items() if is_engine(name) and name not in new}
     first = [{**old, **begun}] if begun else []
     return [*first, {**new, **left}, dict(new)]
 
@@ -73,8 +81,41 @@ def all_same(told: Apps, apps: Apps) -> bool:
     return told.keys() == apps.keys() and all(same(told[name], app) for name, app in apps.items())
 
 
-def _is_engine(app: str) -> bool:
+def is_engine(app: str) -> bool:
     return "--" in app
+
+
+def scaled(app: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The one deployment of an application that Serve scales, ``None`` without one."""
+    return next((d for d in app["deployments"] if d.get("autoscaling_config")), None)
+
+
+def _lowered(apps: Apps, ceilings: Mapping[str, Ceiling]) -> dict[str, Mapping[str, Any]]:
+    """The applications, those that have a ceiling under it, as far as their minimum allows it."""
+    made = dict(apps)
+    for name in ceilings.keys() & apps.keys():
+        one = scaled(apps[name])
+        if one is not None:
+            bounds = one["autoscaling_config"]
+            smaller = max(bounds["min_replicas"], min(bounds["max_replicas"], ceilings[name].most))
+            made[name] = _with(apps[name], one, smaller)
+    return made
+
+
+def _raised(told: Apps, asked: Apps, ceilings: Mapping[str, Ceiling]) -> dict[str, Mapping[str, Any]]:
+    """What Serve tells, with the maxima that were asked for in place of the smaller ones in force."""
+    made = dict(told)
+    for name in ceilings.keys() & told.keys() & asked.keys():
+        theirs, ours = scaled(told[name]), scaled(asked[name])
+        if theirs is not None and ours is not None:
+            made[name] = _with(told[name], theirs, ours["autoscaling_config"]["max_replicas"])
+    return made
+
+
+def _with(app: Mapping[str, Any], one: Mapping[str, Any], most: int) -> Mapping[str, Any]:
+    """The application, with another maximum of this deployment of it."""
+    changed = {**one, "autoscaling_config": {**one["autoscaling_config"], "max_replicas": most}}
+    return {**app, "deployments": [changed if d is one else d for d in app["deployments"]]}
 
 
 def rendered_with(user_config: Mapping[str, Any], documents: str) -> dict[str, Any]:
@@ -121,6 +162,8 @@ class ConfigWriter:
         self._rest = rest
         self._file = None if folder is None else folder / _FILE
         self.desired: Desired | None = None
+        #: The applications' states as they were last read.
+        self.seen: Mapping[str, AppStatus] = {}
 
     def begin(self) -> None:
         """Takes what the file says; without one, what is in force, which is what the region was started with.
@@ -142,8 +185,9 @@ class ConfigWriter:
             kept = json.loads(self._file.read_text("utf-8"))
             apps = dict(kept["applications"])
             fulfilled = dict(kept.get("fulfilled", apps))
-            return Desired(apps, fulfilled, str(kept["revision"]), bool(kept["confirmed"]))
-        except (OSError, ValueError, KeyError, TypeError) as error:
+            lowered = {str(n): Ceiling(int(most), str(cause)) for n, (most, cause) in kept.get("lowered", {}).items()}
+            return Desired(apps, fulfilled, str(kept["revision"]), bool(kept["confirmed"]), lowered)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             log.warning("%s is not read, what is in force counts: %s", self._file, error)
             return None
 
@@ -155,20 +199,20 @@ class ConfigWriter:
         """
         assert self.desired is not None
         deployed, _, vague = self._read()
-        wanted = self.desired.applications
+        wanted = self.desired.in_force
         # A Serve that runs an application and does not know its config has lost its store for a moment.
         if not vague.isdisjoint(wanted):
             return []
         if not self.desired.confirmed:
             # A put of our own, of which it is not known whether it came through.
             if all_same(deployed, wanted):
-                self._keep(replace(self.desired, applications=deployed, confirmed=True))
+                self._confirm(deployed)
             else:
-                self.put(wanted, top)
+                self.put(self.desired.applications, top)
             return []
         foreign = sorted(n for n in wanted.keys() | deployed.keys() if wanted.get(n) != deployed.get(n))
         if foreign:
-            self.put(wanted, top)
+            self.put(self.desired.applications, top)
         return foreign
 
     def put(self, applications: Apps, top: Mapping[str, Any]) -> None:
@@ -179,10 +223,26 @@ class ConfigWriter:
         """
         assert self.desired is not None
         self._keep(replace(self.desired, applications=applications, confirmed=False))
-        self._rest.put_config({**top, "applications": list(applications.values())})
+        self._rest.put_config({**top, "applications": list(self.desired.in_force.values())})
         # As Serve tells it: what it adds of its own is no foreign change.
         deployed, _, _ = self._read()
-        self._keep(replace(self.desired, applications=deployed, confirmed=True))
+        self._confirm(deployed)
+
+    def _confirm(self, deployed: Apps) -> None:
+        assert self.desired is not None
+        told = _raised(deployed, self.desired.applications, self.desired.lowered)
+        self._keep(replace(self.desired, applications=told, confirmed=True))
+
+    @property
+    def remembers(self) -> bool:
+        """Whether who comes after a restart knows what was lowered."""
+        return self._file is not None
+
+    def lower(self, ceilings: Mapping[str, Ceiling], top: Mapping[str, Any]) -> None:
+        """These applications, and no others, have a smaller maximum than documents ask for. Raises as :meth:`put`."""
+        assert self.desired is not None
+        self._keep(replace(self.desired, lowered=dict(ceilings)))
+        self.put(self.desired.applications, top)
 
     def fulfils(self, revision: str, names: Collection[str]) -> None:
         """These applications, as they are in force, are what the documents of this revision ask for."""
@@ -205,7 +265,7 @@ class ConfigWriter:
         staying = {n: a for n, a in (details.get("applications") or {}).items() if a.get("status") != "DELETING"}
         configs = {name: app.get("deployed_app_config") for name, app in staying.items()}
         deployed = {name: config for name, config in configs.items() if config is not None}
-        states = {status.name: status for status in statuses(details)}
+        states = self.seen = {status.name: status for status in statuses(details)}
         return deployed, states, frozenset(configs.keys() - deployed.keys())
 
     def _keep(self, desired: Desired) -> None:

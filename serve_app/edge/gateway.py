@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -78,11 +78,6 @@ def _listens(plan: Plan) -> tuple[object, ...]:
     return plan.listen, plan.tls_folder, plan.link_s
 
 
-def _dials(plan: Plan) -> tuple[float, ...]:
-    """What each link was made with."""
-    return plan.beat_s, plan.silence_s, plan.link_s
-
-
 @dataclass(slots=True)
 class Gateway:
     """One gateway. ``exchange`` tells the RegionAgent what is seen and answers with this region's state."""
@@ -106,7 +101,7 @@ class Gateway:
     _heard: dict[str, Watch] = field(default_factory=dict)
     _dialling: dict[str, asyncio.Task[None]] = field(default_factory=dict)
     _exchanging: asyncio.Task[None] | None = None
-    #: Servers of before that end their calls.
+    #: Servers and links of before, which end with their calls.
     _draining: set[asyncio.Task[None]] = field(default_factory=set)
 
     def __post_init__(self) -> None:
@@ -118,7 +113,7 @@ class Gateway:
         return self._plan
 
     async def configure(self, plan: Plan) -> None:
-        """Takes a plan whole: links that stay the same stay open, and so does the server.
+        """Takes a plan whole: links that stay the same stay open, and so does the server; others end with their calls.
 
         Raises:
             TlsError: when certificates cannot be used, or nobody can listen there.
@@ -127,11 +122,10 @@ class Gateway:
             tls = TlsFolder(plan.tls_folder)
             if tls.identity != plan.me:
                 raise TlsError(f"{tls.folder}: this is the certificate of {tls.identity}, not of {plan.me}")
-            await self._end_links(list(self._links))
             self._tls = tls
         before, self._plan = self._plan, plan
         await self._listen(before)
-        await self._dial(before)
+        self._dial()
         if self._exchanging is None:
             self._exchanging = asyncio.create_task(self._exchange_on())
 
@@ -175,16 +169,23 @@ class Gateway:
         """The server of before ends by itself; its port is free at once."""
         if servicer is not None and server is not None:
             servicer.drain()
-            task = asyncio.create_task(server.stop(self.plan.total_s))
-            self._draining.add(task)
-            task.add_done_callback(self._draining.discard)
+            self._apart(server.stop(self.plan.total_s))
 
-    async def _dial(self, before: Plan | None) -> None:
+    def _apart(self, ending: Coroutine[Any, Any, object]) -> None:
+        task = asyncio.create_task(ending)
+        self._draining.add(task)
+        task.add_done_callback(self._draining.discard)
+
+    def _dial(self) -> None:
         plan, tls = self.plan, self._tls
         assert tls is not None
-        same = before is not None and _dials(before) == _dials(plan)
-        gone = [n for n, link in self._links.items() if not same or plan.peers.get(n) != link.address]
-        await self._end_links(gone)
+        left: dict[str, PeerLink] = {}
+        for name, link in list(self._links.items()):
+            if (plan.peers.get(name), tls, plan.link_s) == (link.address, link.tls, link.link_s):
+                link.beat_s, link.silence_s, link.running_s = plan.beat_s, plan.silence_s, plan.total_s
+            else:
+                left[name] = self._links.pop(name)
+                self._apart(link.leave(self._dialling.pop(name)))
         self._heard = {
             name: self._heard.get(name) or Watch(name, self.clock.now_s)
             for name, address in plan.peers.items()
@@ -206,6 +207,8 @@ class Gateway:
                 self.jitter,
                 link_s=plan.link_s,
             )
+            if name in left:
+                link.watch.follow(left[name].watch)
             self._links[name] = link
             self._dialling[name] = asyncio.create_task(link.run())
 
@@ -271,11 +274,11 @@ class Gateway:
             await self._server.stop(self.plan.total_s)
         if self._draining:
             await asyncio.wait(self._draining)
-        await self._end_links(list(self._links))
+        await self._end_links()
         if self._exchanging is not None:
             self._exchanging.cancel()
 
-    async def _end_links(self, names: list[str]) -> None:
-        for name in names:
+    async def _end_links(self) -> None:
+        for name in list(self._links):
             self._dialling.pop(name).cancel()
             await self._links.pop(name).close()

@@ -9,7 +9,6 @@ and what they say goes into Serve's logs and its choice of a replica.
 from __future__ import annotations
 
 import json
-import re
 from typing import Any, Final
 
 from starlette.middleware import Middleware
@@ -17,16 +16,14 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http import auto
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from serve_app.core.heads import REQUEST_ID_SAID, TWICE_SAID, is_once, is_request_id
 from serve_app.outcomes import GrixError
 
 #: Bytes of a head, of trailers, of a chunk's extensions: everything that is neither body nor the end of a head.
 MAX_HEAD_BYTES: Final = 64 * 1024
 MAX_HEADERS: Final = 100
-REQUEST_ID: Final = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
 #: Serve routes by this one, however it is spelled; nothing of Grix is multiplexed.
 _NOT_FOR_CLIENTS: Final = b"serve_multiplexed_model_id"
-#: Two readers of two such headers could take different ones.
-_ONCE: Final = frozenset({b"authorization", b"host", b"content-type", b"content-encoding", b"x-request-id"})
 #: Serve decodes these.
 _TEXT: Final = frozenset({b"x-session-id", b"x_session_id", b"traceparent", b"x-request-timeout-seconds"})
 _TOO_LARGE: Final = GrixError("headers_too_large", f"The headers are larger than {MAX_HEAD_BYTES} bytes.")
@@ -97,12 +94,11 @@ def checked(headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
     kept = []
     seen = set()
     for name, value in headers:
-        if name in _ONCE:
-            if name in seen:
-                raise _bad(name, "is sent more than once.")
-            seen.add(name)
-        if name == b"x-request-id" and REQUEST_ID.fullmatch(value) is None:
-            raise _bad(name, "allowed are 1 to 128 letters, digits and . _ : -")
+        if name in seen and is_once(name.decode("latin-1")):
+            raise _bad(name, TWICE_SAID)
+        seen.add(name)
+        if name == b"x-request-id" and not is_request_id(value.decode("latin-1")):
+            raise _bad(name, REQUEST_ID_SAID)
         if name == b"content-encoding" and value.strip().lower() != b"identity":
             raise GrixError("packed_body", "content-encoding: packed bodies are not taken; send the JSON as it is.")
         if name in _TEXT and not _is_plain(value):

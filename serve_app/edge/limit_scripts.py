@@ -22,7 +22,8 @@ end
 """
 
 #: KEYS: tenant's hash, then slot sets. ARGV: requests and tokens per minute ('' is no limit), tokens, grant id, lease
-#: in seconds, then a limit for each slot set. Answers {'', ''}, or the reason (a slot's is its number) and the wait.
+#: in seconds, then a limit for each slot set. Answers {'', ''}, or the reason (a slot's is its number) and the wait;
+#: then what is left of requests and tokens ('' where there is no limit).
 ADMIT: Final = (
     _SHARED
     + """
@@ -35,14 +36,19 @@ for _, kind in ipairs(kinds) do
     local left = level(known[1], known[2], per_minute)
     local late = (math.min(cost, per_minute) - left) * 60 / per_minute
     if late > 0 and late > wait then why, wait = name, late end
-    kind[4] = left - cost
+    kind[4], kind[5] = left - cost, left
     full_s = math.max(full_s, (per_minute - kind[4]) * 60 / per_minute)
   end
 end
-if why ~= '' then return {why, string.format('%.6f', wait)} end
+local function told(reason, late, at)
+  local answer = {reason, late}
+  for i, kind in ipairs(kinds) do answer[i + 2] = kind[at] and string.format('%.6f', kind[at]) or '' end
+  return answer
+end
+if why ~= '' then return told(why, string.format('%.6f', wait), 5) end
 for i = 2, #KEYS do
   redis.call('ZREMRANGEBYSCORE', KEYS[i], '-inf', string.format('%.6f', now))
-  if redis.call('ZCARD', KEYS[i]) >= tonumber(ARGV[4 + i]) then return {tostring(i - 2), ''} end
+  if redis.call('ZCARD', KEYS[i]) >= tonumber(ARGV[4 + i]) then return told(tostring(i - 2), '', 5) end
 end
 for _, kind in ipairs(kinds) do
   if kind[4] then put(kind[1], kind[4]) end
@@ -52,7 +58,7 @@ for i = 2, #KEYS do
   redis.call('ZADD', KEYS[i], string.format('%.6f', now + tonumber(ARGV[5])), ARGV[4])
   redis.call('EXPIRE', KEYS[i], math.ceil(tonumber(ARGV[5])) + 1)
 end
-return {'', ''}
+return told('', '', 4)
 """
 )
 

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Final, Literal
 
-from serve_app.core.admission import Ask, Bucket, Refused, Spent, State, decide, give_back, level_at
+from serve_app.core.admission import NO_LIMITS, Ask, Bucket, Left, Refused, Spent, State, decide, give_back, level_at
 from serve_app.ports import Grant
 
 #: How much the last request weighs in the average time that a slot is held.
@@ -44,13 +44,19 @@ class LocalLimits:
         if isinstance(decided, Refused):
             return decided
         self._buckets[ask.tenant] = (decided.requests, decided.tokens)
-        return self.grant(ask, "router")
+        return self.grant(ask, "router", left=decided.left)
 
-    def grant(self, ask: Ask, decided_by: Literal["region", "router", "none"], grant_id: str | None = None) -> Grant:
+    def grant(
+        self,
+        ask: Ask,
+        decided_by: Literal["region", "router", "none"],
+        grant_id: str | None = None,
+        left: Left = NO_LIMITS,
+    ) -> Grant:
         """Counts a request that may run, whoever decided it."""
         if decided_by == "region":
             self._charge(ask)
-        made = Grant(grant_id or secrets.token_hex(8), ask, decided_by)
+        made = Grant(grant_id or secrets.token_hex(8), ask, decided_by, left)
         self.live[made.id] = made
         self._held.update(s.subject for s in ask.slots)
         return made

@@ -9,8 +9,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from serve_app.core.model_manifest import DECISIVE
 from serve_app.core.names import digest_of
+from serve_app.edge.model_cache import ModelCache
+from serve_app.edge.model_store import manifest_at, stored
 from serve_app.edge.smollm2 import ModelError, converted
+from serve_app.edge.store_types import Limits
 
 __all__ = ["ModelError", "as_model_path", "file_sha256", "hub_revision", "local_model", "model_bytes", "model_digest"]
 
@@ -21,8 +25,8 @@ ALLOWED: Final = (
 )
 _ROOT: Final = Path(__file__).resolve().parents[2]
 
-#: What decides answers: weights, tokenizer, chat template, generation defaults.
-_PATTERNS: Final = ("*.safetensors", "*.json", "*.jinja", "*.txt", "*.model")
+#: Whoever asks a store what it holds has somebody waiting.
+_ASKED: Final = Limits(attempts=2, silence_s=10.0)
 
 
 def embedded(name: str) -> Path:
@@ -34,7 +38,8 @@ def embedded(name: str) -> Path:
 
 
 def local_model(model_path: str) -> str:
-    """What vLLM gets as ``model``: a local folder, or the URI itself where vLLM fetches (``s3://``, a hub id).
+    """What vLLM gets as ``model``: a local folder, or a hub id, of which vLLM fetches the files. What lies in a model
+    store is fetched by :mod:`serve_app.edge.engine_model`.
 
     Raises:
         ModelError: when a local folder is missing or holds no model.
@@ -46,8 +51,6 @@ def local_model(model_path: str) -> str:
         return str(_checked(converted()))
     if model_path.startswith("file://"):
         return str(_checked(Path(model_path.removeprefix("file://"))))
-    if model_path.startswith(("s3://", "gs://")):
-        return model_path
     if found and scheme == "hf":
         return rest.partition("@")[0]
     raise ModelError(f"{model_path}: names no model; {ALLOWED}")
@@ -96,12 +99,19 @@ def _checked(folder: Path) -> Path:
 
 
 def model_digest(model_path: str) -> str:
-    """SHA-256 over names and contents of a local model's files; of the URI where the files are elsewhere."""
+    """SHA-256 over names and contents of a model's files; of a hub's address, where the files are elsewhere.
+
+    Raises:
+        ModelError: when a model is missing, or its store does not say what it holds.
+    """
+    address = stored(model_path)
+    if address is not None:
+        return manifest_at(address, ModelCache(), _ASKED).weights_digest
     local = local_model(model_path)
     if not Path(local).is_dir():
         return digest_of({"uri": model_path})
     folder = Path(local)
-    files = sorted({f for pattern in _PATTERNS for f in folder.glob(pattern)})
+    files = [f for f in folder.iterdir() if f.name.endswith(DECISIVE)]
     return digest_of({f.name: file_sha256(f) for f in files})
 
 
@@ -115,7 +125,15 @@ def file_sha256(path: Path) -> str:
 
 
 def model_bytes(model_path: str) -> int | None:
-    """Size of a local model's weights in bytes, ``None`` where the files are elsewhere."""
+    """Size of a model's weights in bytes, ``None`` where the files are on a hub.
+
+    Raises:
+        ModelError: as :func:`model_digest`.
+    """
+    address = stored(model_path)
+    if address is not None:
+        files = manifest_at(address, ModelCache(), _ASKED).files
+        return sum(f.size_bytes for f in files if f.path.endswith(".safetensors") and "/" not in f.path)
     local = Path(local_model(model_path))
     if not local.is_dir():
         return None

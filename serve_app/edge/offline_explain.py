@@ -7,6 +7,7 @@ import json
 from collections.abc import AsyncGenerator, Mapping
 from typing import Any
 
+from cluster_configs import schema
 from cluster_configs.bundle import Config, languages_named
 from cluster_configs.table import table_of
 from serve_app.admission import Admission
@@ -14,6 +15,7 @@ from serve_app.attempts import Attempts
 from serve_app.core import language
 from serve_app.core.breaker import RouterBreakers
 from serve_app.core.known_targets import KnownTargets
+from serve_app.core.names import digest_of
 from serve_app.core.retry import RetryBudget
 from serve_app.core.snapshots import Target, local_snapshot
 from serve_app.core.tenants import KeyIndex
@@ -22,6 +24,7 @@ from serve_app.edge.clock import RealClock
 from serve_app.edge.language_id import LanguageId
 from serve_app.edge.limits import LocalLimits
 from serve_app.edge.local_sessions import LocalSessions
+from serve_app.edge.store_types import StoreError
 from serve_app.outcomes import GrixError
 from serve_app.ports import AgentCall, Frame, RequestRecord, World
 from serve_app.request_path import RequestPath
@@ -60,6 +63,15 @@ class _Nobody:
         return
 
 
+def _engine_args(owners: Mapping[str, schema.AgentSpec], region_name: str) -> dict[str, dict[str, Any]]:
+    """Of a model whose store cannot be asked from here the digest is that of its address: no decision rests on it."""
+    try:
+        return serve_config.owners_args(owners, None, region_name)
+    except StoreError:
+        paths = {name: spec.storage.model_path for name, spec in owners.items() if spec.storage is not None}
+        return {name: {"engine_digest": digest_of({"uri": path})} for name, path in paths.items()}
+
+
 def explain(config: Config, region_name: str, body: Mapping[str, Any], headers: Mapping[str, str]) -> dict[str, Any]:
     """What would be decided for ``body`` (a chat request) by the region of these documents.
 
@@ -71,7 +83,7 @@ def explain(config: Config, region_name: str, body: Mapping[str, Any], headers: 
         raise LookupError(f"region {region_name}: is not in the federation")
     agents = serve_config.agents_of(config, region)
     owners = {n: a.spec for n, a in agents.items() if a.spec.engine_of is None}
-    engines = serve_config.engines_of(config, agents, serve_config.owners_args(owners, None, region_name))
+    engines = serve_config.engines_of(config, agents, _engine_args(owners, region_name))
     table = table_of(serve_config.router_config(config, region, engines, open_access=False))
     world = World(table, local_snapshot(table, 1))
     nobody, clock = _Nobody(), RealClock()

@@ -131,6 +131,13 @@ class PeerLink:
             self._tell(fault)
             await self.clock.sleep(BACKOFF_S * (BACKOFF_RATIO + (1 - BACKOFF_RATIO) * self.jitter()))
 
+    async def leave(self, running: asyncio.Task[None]) -> None:
+        """Ends with the last of its calls; until then it beats on, so that those of a peer that is lost end too."""
+        while self._calls:
+            await self.clock.sleep(self.beat_s)
+        running.cancel()
+        await self.close()
+
     async def close(self) -> None:
         """Ends the channels, with the calls that still run over them."""
         # The channels of before close with their last call; a cancelled close leaves one open for good.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from serve_app.edge.limits import LocalLimits
 from serve_app.edge.shared_limits import SharedLimits, connect
@@ -21,6 +21,13 @@ class RegionLimits:
 
     def now(self) -> Limits:
         return self._shared or self._local
+
+    @property
+    def redis(self) -> Literal["up", "down"] | None:
+        """Whether the region's Redis answers this Router; ``None`` where there is none."""
+        if self._shared is None:
+            return None
+        return "up" if self._shared.up else "down"
 
     async def configure(self, region: Mapping[str, Any]) -> None:
         """Takes a region's ``redis`` and ``routers``; on the loop that serves.

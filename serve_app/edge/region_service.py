@@ -14,14 +14,17 @@ from pathlib import Path
 from typing import Any, Final
 
 from cluster_configs.fleet import fleet_facts
+from serve_app.core.names import agent_of
+from serve_app.core.preempt import Amounts, Change, Decision
 from serve_app.core.region_state import RegionCore
-from serve_app.core.reports import Node, PeerView, Plan, RegionState, ReplicaReport, RouterReport
+from serve_app.core.reports import FailedStart, Node, PeerView, Plan, RegionState, ReplicaReport, RouterReport
 from serve_app.core.snapshots import Snapshot
 from serve_app.edge.config_keeper import ConfigKeeper
 from serve_app.edge.coordinator_link import CoordinatorLink, LinkStatus, Told
 from serve_app.edge.desired_config import ConfigWriter
 from serve_app.edge.drain_file import DrainFile
 from serve_app.edge.grpc_tls import TlsError, TlsFolder
+from serve_app.edge.preemption import Preemption, said
 
 log = logging.getLogger("ray.serve")
 
@@ -43,7 +46,8 @@ class RegionService:
     """One region's state and its link to the coordinator. ``nodes`` tells the hardware of this moment.
 
     ``writer`` is ``None`` where nobody said where the cluster's dashboard is: then its Serve config is left alone.
-    ``folder`` is for what shall outlive this process.
+    ``folder`` is for what shall outlive this process. ``resources`` are the cluster's, by name; ``on_room`` hears who
+    gave way or has its replicas again, and by agent how many replicas find no room.
     """
 
     def __init__(
@@ -56,8 +60,11 @@ class RegionService:
         writer: ConfigWriter | None = None,
         folder: Path | None = None,
         on_put_back: Callable[[int], None] = lambda count: None,
+        resources: Callable[[], Amounts] = dict,
+        on_room: Callable[[Change | None, Mapping[str, int]], None] = lambda change, missing: None,
+        on_failed_start: Callable[[FailedStart], None] = lambda report: None,
     ) -> None:
-        self._clock_s, self._jitter, self._nodes = now_s, jitter, nodes
+        self._clock_s, self._jitter, self._nodes, self._on_failed_start = now_s, jitter, nodes, on_failed_start
         self._seen_s = now_s()
         self._epoch = int(unix_s())
         self._core: RegionCore | None = None
@@ -68,6 +75,7 @@ class RegionService:
         self._link_fault = "not dialled yet"
         self._linking: asyncio.Task[None] | None = None
         self._looking: asyncio.Task[None] | None = None
+        self._resources, self._on_room = resources, on_room
         self._keeper = None if writer is None else self._keeper_of(writer, on_put_back)
         self._keeping: asyncio.Task[None] | None = None
         self._drains = DrainFile(folder)
@@ -142,6 +150,13 @@ class RegionService:
         self._look()
         return offered_spilled_rps
 
+    def push_failed_start(self, report: FailedStart) -> None:
+        """A replica that cannot start; Serve tries with another one."""
+        log.error("replica %s of %s failed to start (%s): %s", report.replica, report.app, report.stage, report.why)
+        self.core.failed_start(report, self._now_s())
+        self._on_failed_start(report)
+        self._look()
+
     def push_router(self, report: RouterReport) -> float | None:
         """How long ago the coordinator's plan was confirmed."""
         self._routers[report.router] = self._now_s()
@@ -157,9 +172,10 @@ class RegionService:
 
     def _own_state(self) -> RegionState:
         """The summary, and what operators have to know of the config."""
-        state = self.core.own_state(self._now_s())
-        told = "" if self._keeper is None else self._keeper.told()
-        return replace(state, why="; ".join(part for part in (state.why, told) if part)) if told else state
+        state, keeper = self.core.own_state(self._now_s()), self._keeper
+        if keeper is None or not (told := keeper.told()):
+            return state
+        return replace(state, why="; ".join(part for part in (state.why, told) if part), refused=keeper.refused)
 
     # ---- what Routers get ----
 
@@ -258,7 +274,13 @@ class RegionService:
             is_idle=lambda app: self.core.is_idle(app, self._now_s()),
             on_revision=self._fulfils,
             on_put_back=on_put_back,
+            preemption=Preemption(writer, now_s=self._now_s, resources=self._resources, on_decision=self._make_room),
         )
+
+    def _make_room(self, decision: Decision) -> None:
+        lowered = {agent_of(app): said(ceiling) for app, ceiling in decision.memory.ceilings.items()}
+        self.core.room(decision.short, lowered)
+        self._on_room(decision.change, self.core.missing)
 
     def _fulfils(self, revision: str) -> None:
         self.core.revision = revision

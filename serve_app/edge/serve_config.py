@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from cluster_configs import schema
 from cluster_configs.bundle import Config, bundle, engine_owner, languages_named
-from serve_app.core.names import digest_of
+from serve_app.core.names import engine_digest
 from serve_app.edge.agent_app import agent_app
 from serve_app.edge.federation_apps import THIN_CPUS, control_config, region_app
 from serve_app.edge.model_files import as_model_path, hub_revision, model_digest
@@ -35,8 +35,7 @@ def engine_args(name: str, spec: schema.AgentSpec, model_path: str) -> dict[str,
         engine |= {"revision": revision, "tokenizer_revision": revision}
     facts = {"agent": name, "model_path": model_path, "engine": engine}
     # The path is where the weights lie, the digest is what they are: moving them does not change the engine.
-    digest = digest_of({"weights": model_digest(model_path), "engine": engine})
-    return {**facts, "engine_digest": digest}
+    return {**facts, "engine_digest": engine_digest(model_digest(model_path), engine)}
 
 
 def router_config(
@@ -120,6 +119,15 @@ def engines_of(
     return {n: str(args[engine_owner(config.agents, n).metadata.name]["engine_digest"]) for n in agents}
 
 
+def priorities_of(config: Config, agents: Mapping[str, schema.AgentPolicy]) -> dict[str, int]:
+    """How important each engine is, by the agent that owns it: as much as the most important agent that uses it."""
+    found: dict[str, int] = {}
+    for name, agent in agents.items():
+        owner = engine_owner(config.agents, name).metadata.name
+        found[owner] = max(agent.spec.priority, found.get(owner, 0))
+    return found
+
+
 def use_redis(rendered: dict[str, Any], url: str, password_file: str) -> None:
     """Names a Redis in a rendered config whose Federation names none: the one that starts with the region."""
     redis = {"url": url, "passwordFile": password_file}
@@ -166,9 +174,10 @@ def render(
         "http_options": {"host": http_host, "port": http_port, **_tls(region)},
     }
     ping_s = config.federation.spec.health.ping_s
+    priorities = priorities_of(config, agents)
     apps = [
         _router_app(config, region, user_config, total_s),
-        *(agent_app(owners[n], args[n], region.name, ping_s) for n in owners),
+        *(agent_app(owners[n], args[n], region.name, ping_s, priorities[n]) for n in owners),
     ]
     if config.federation.spec.coordinator is not None:
         apps.append(region_app(config, region, user_config, total_s, again=again, top=top))

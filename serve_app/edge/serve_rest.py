@@ -25,13 +25,17 @@ class ServeRestError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class DeploymentStatus:
-    """A deployment: its state, the replicas wanted (``None``: not told) and those there, by state."""
+    """A deployment: its state, the replicas wanted (``None``: not told) and those there, by state.
+
+    Of those that start, ``unplaced`` have no node yet.
+    """
 
     name: str
     status: str
     message: str
     target_replicas: int | None
     replicas: Mapping[str, int]
+    unplaced: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,13 +113,16 @@ def _app(name: str, app: Mapping[str, Any]) -> AppStatus:
 
 def _deployment(name: str, deployment: Mapping[str, Any]) -> DeploymentStatus:
     counts: dict[str, int] = {}
+    unplaced = 0
     for replica in deployment.get("replicas") or []:
         state = str(replica.get("state", "UNKNOWN"))
         counts[state] = counts.get(state, 0) + 1
+        unplaced += state == "STARTING" and replica.get("node_id") is None
     return DeploymentStatus(
         name,
         str(deployment.get("status", "UNKNOWN")),
         str(deployment.get("message") or ""),
         deployment.get("target_num_replicas"),
         counts,
+        unplaced,
     )

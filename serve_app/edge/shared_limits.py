@@ -17,7 +17,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
-from serve_app.core.admission import Ask, Refused, Spent
+from serve_app.core.admission import Allowance, Ask, Left, Refused, Spent
 from serve_app.edge.limit_scripts import ADMIT, BEAT, SETTLE
 from serve_app.edge.limits import LocalLimits
 from serve_app.outcomes import Reason
@@ -135,7 +135,7 @@ class SharedLimits:
         self._calls.append(call)
         self._wake.set()
         try:
-            why, wait = await _in_time(call)
+            why, wait, *levels = await _in_time(call)
         except _FAILURES as error:
             self._lost(error)
             # It may have been done all the same: slots come back, tokens stay taken, which errs on the safe side.
@@ -144,12 +144,14 @@ class SharedLimits:
         except asyncio.CancelledError:
             self._settle_later(_release(keys, grant_id))
             raise
+        limits = (ask.requests_per_minute, ask.tokens_per_minute)
+        left = Left(*(n and Allowance(n, float(level)) for n, level in zip(limits, levels, strict=True)))
         if why in _BUCKETS:
-            return Refused(_BUCKETS[why], float(wait))
+            return Refused(_BUCKETS[why], float(wait), left)
         if why:
             slot = ask.slots[int(why)]
-            return Refused(slot.reason, self._local.slot_free_s() / slot.limit)
-        return self._local.grant(ask, "region", grant_id)
+            return Refused(slot.reason, self._local.slot_free_s() / slot.limit, left)
+        return self._local.grant(ask, "region", grant_id, left)
 
     def settle(self, grant: Grant, spent: Spent) -> None:
         """Counted here at once, in Redis a moment later."""

@@ -1,12 +1,14 @@
-"""The region's embedded Redis: a Valkey server as a child process on loopback, with a password, kept in memory only."""
+"""The region's embedded Redis: a Valkey server on loopback with a password, kept in memory only, and its keeper."""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib.util
 import platform
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,6 +16,8 @@ from pathlib import Path
 from typing import Final
 
 import psutil
+
+from serve_app.edge import valkey_keeper
 
 #: Room for 10,000 sessions with the largest history (24 KB) beside the limits, which need a few megabytes. A full store
 #: refuses, it never forgets a limit: Routers then allow their part, and sessions that are there are read.
@@ -26,7 +30,7 @@ SAME_START_S: Final = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Valkey:
-    """A running server."""
+    """A server that is kept running; ``pid`` is its keeper's."""
 
     pid: int
     started_unix_s: float
@@ -76,14 +80,16 @@ def settings(port: int, password: str) -> str:
 
 
 def start(port: int, password: str, log_file: Path, folder: Path, base: Mapping[str, str]) -> Valkey:
-    """Starts a server in a session of its own, and waits until it takes connections. ``base`` is its environment.
+    """Starts a server and its keeper in a session of their own, and waits until it takes connections.
+
+    ``base`` is their environment.
 
     Raises:
         OSError: when it does not come up; nothing is left running then.
     """
     with log_file.open("ab") as log:
-        process = subprocess.Popen(
-            [str(binary()), "-"],
+        keeper = subprocess.Popen(
+            [sys.executable, "-I", "-S", valkey_keeper.__file__, str(binary()), "-"],
             cwd=folder,
             env=dict(base),
             stdin=subprocess.PIPE,
@@ -91,34 +97,37 @@ def start(port: int, password: str, log_file: Path, folder: Path, base: Mapping[
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-    assert process.stdin is not None
-    process.stdin.write(settings(port, password).encode())
-    process.stdin.close()
+    assert keeper.stdin is not None
+    keeper.stdin.write(settings(port, password).encode())
+    keeper.stdin.close()
+    made = Valkey(keeper.pid, psutil.Process(keeper.pid).create_time(), port)
     until_s = time.monotonic() + START_LIMIT_S
-    while process.poll() is None and time.monotonic() < until_s:
+    while keeper.poll() is None and time.monotonic() < until_s:
         with socket.socket() as probe:
             probe.settimeout(1.0)
             if probe.connect_ex(("127.0.0.1", port)) == 0:
-                return Valkey(process.pid, psutil.Process(process.pid).create_time(), port)
+                return made
         time.sleep(0.02)
-    process.kill()
-    process.wait()
+    stop(made.pid, made.started_unix_s)
+    keeper.wait()
     said = log_file.read_text(errors="replace")[-500:]
     raise OSError(f"the embedded Redis did not come up on port {port}; it said:\n{said}")
 
 
 def stop(pid: int, started_unix_s: float) -> bool:
-    """Ends the server if it is still the same process; whether it is gone."""
+    """Ends the keeper with its server, if it is still the same process; whether both are gone."""
     try:
-        process = psutil.Process(pid)
-        if abs(process.create_time() - started_unix_s) > SAME_START_S:
+        keeper = psutil.Process(pid)
+        if abs(keeper.create_time() - started_unix_s) > SAME_START_S:
             return True
-        for end in (process.terminate, process.kill):
-            end()
-            psutil.wait_procs([process], timeout=STOP_WAIT_S)
-            # What nobody has collected yet is gone all the same.
-            if not process.is_running() or process.status() == psutil.STATUS_ZOMBIE:
-                return True
+        both = [*keeper.children(), keeper]
+        keeper.terminate()
+        psutil.wait_procs(both, timeout=STOP_WAIT_S)
+        for process in both:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        # What nobody has collected yet is gone all the same.
+        left = psutil.wait_procs(both, timeout=STOP_WAIT_S)[1]
+        return all(p.status() == psutil.STATUS_ZOMBIE for p in left)
     except psutil.NoSuchProcess:
         return True
-    return False

@@ -142,6 +142,7 @@ def _target_message(target: TargetReport) -> pb.TargetReport:
         slots=target.slots,
         max_model_len=target.max_model_len,
         load=_load_message(target.load),
+        missing=target.missing,
     )
 
 
@@ -157,6 +158,7 @@ def _target_of(message: pb.TargetReport) -> TargetReport:
         slots=message.slots,
         max_model_len=message.max_model_len,
         load=_load_of(message.load),
+        missing=message.missing,
     )
 
 
@@ -173,6 +175,8 @@ def state_message(state: RegionState) -> pb.RegionState:
         revision=state.revision,
         age_s=state.age_s,
         spilled_rps=state.spilled_rps,
+        refused=state.refused,
+        lowered=state.lowered,
     )
 
 
@@ -192,6 +196,8 @@ def state_of(message: pb.RegionState) -> RegionState:
         revision=message.revision,
         age_s=seconds("state.age_s", message.age_s),
         spilled_rps={k: v for k, v in message.spilled_rps.items() if math.isfinite(v) and v >= 0},
+        refused=message.refused,
+        lowered=dict(message.lowered),
     )
 
 

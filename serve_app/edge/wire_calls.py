@@ -143,8 +143,8 @@ def _frame_message(frame: Frame) -> pb.Frame:
             return pb.Frame(body=pb.Body(data=data))
         case Accepted(target, release):
             return pb.Frame(accepted=pb.Accepted(target=target, release=release))
-        case Head(max_tokens, failure):
-            return pb.Frame(head=pb.Head(max_tokens=max_tokens, failure=_failure_message(failure)))
+        case Head(max_tokens, failure, queued):
+            return pb.Frame(head=pb.Head(max_tokens=max_tokens, failure=_failure_message(failure), queued=queued))
         case Tail(outcome, finish_reason, usage, queue_wait_ms, first_token_ms, failure):
             counted = (
                 None
@@ -183,7 +183,7 @@ def _frame_of(message: pb.Frame) -> Frame | None:
         case "accepted":
             return Accepted(message.accepted.target, message.accepted.release)
         case "head":
-            return Head(number(message.head, "max_tokens"), _failure_of(message.head))
+            return Head(number(message.head, "max_tokens"), _failure_of(message.head), message.head.queued)
         case "tail":
             return _tail_of(message.tail)
         case _:

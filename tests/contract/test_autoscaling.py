@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,9 +17,26 @@ from pydantic import ValidationError
 from ray.serve.config import AutoscalingPolicy
 from ray.serve.schema import ServeDeploySchema
 
+from serve_app.core.preempt import RESTORE_S, Change
 from serve_app.edge.agent_app import POLICY
 from serve_app.edge.desired_config import same
-from tests.scaled_region import COOLDOWN_S, NAME, ROOT, SLOTS, SPEC, WINDOW_S, Serving, config, running
+from tests.scaled_region import (
+    ARGS,
+    COOLDOWN_S,
+    DOC,
+    DOC_ARGS,
+    NAME,
+    ROOT,
+    SLOTS,
+    SPEC,
+    TOTAL_S,
+    WINDOW_S,
+    Serving,
+    config,
+    engine,
+    running,
+    with_entry,
+)
 
 
 @pytest.fixture(scope="module")
@@ -110,6 +128,25 @@ def test_a_second_replica_comes_at_once_and_goes_after_the_cooldown_and_nobody_n
     assert set(statuses) == {200} and set(fewer) == {200}
 
 
+def test_a_replica_that_goes_ends_the_streams_that_it_runs_and_those_that_wait_inside_it(serving: Serving) -> None:
+    serving.put(minReplicas=2)
+    serving.until(lambda: serving.replicas() == {"RUNNING": 2}, 60.0)
+    deployment = serving.rest.details()["applications"][NAME]["deployments"]["QwenAgent"]
+    # All the time that a stream may take, counted from when it came.
+    assert deployment["deployment_config"]["graceful_shutdown_timeout_s"] == TOTAL_S
+    both = serving.pids()
+    serving.begun.clear()
+    serving.ended.clear()
+    # Each caller once. As many as run on both wait inside them.
+    with serving.asking(4 * SLOTS, 5.0, gap_s=600.0) as statuses:
+        serving.until(lambda: len(serving.begun) >= 2 * SLOTS, 30.0)
+        serving.rest.put_config(config(serving.port, maxReplicas=1))
+        serving.until(lambda: len(serving.pids()) == 1, 30.0)
+        serving.until(lambda: len(statuses) == 4 * SLOTS, 60.0)
+    assert set(statuses) == {200} and set(serving.ended) == both
+    serving.until(lambda: serving.replicas() == {"RUNNING": 1}, 30.0)
+
+
 def test_a_change_of_the_triggers_restarts_nothing_and_counts_at_once(serving: Serving) -> None:
     pids = serving.pids()
     patient = [{**trigger} for trigger in SPEC["scaleTriggers"]]
@@ -122,6 +159,36 @@ def test_a_change_of_the_triggers_restarts_nothing_and_counts_at_once(serving: S
         serving.until(lambda: serving.target() == 2, 15.0)
         assert pids <= serving.pids()
     assert set(statuses) == {200}
+
+
+def test_a_more_important_agent_gets_the_room_of_a_less_important_one(serving: Serving, tmp_path: Path) -> None:
+    def put(doc_least: int) -> None:
+        patient = [SPEC["scaleTriggers"][0], {**SPEC["scaleTriggers"][1], "cooldown": "30m"}]
+        doc = engine(DOC_ARGS, 50, 1, minReplicas=doc_least, maxReplicas=3, scaleTriggers=patient)
+        serving.put_all(with_entry(serving.port, engine(ARGS, 100, 1), doc))
+
+    # All three slots are taken.
+    put(doc_least=2)
+    put(doc_least=1)
+    chat, doc = serving.pids(), serving.pids(DOC)
+    assert (len(chat), len(doc)) == (1, 2)
+    with serving.kept(tmp_path) as kept, serving.asking(SLOTS, 2.0, app=DOC) as less:
+        with serving.asking(2 * SLOTS, 1.0) as more:
+            serving.until(lambda: serving.replicas() == {"RUNNING": 2}, 60.0)
+        serving.until(lambda: serving.replicas(DOC) == {"RUNNING": 1}, 30.0)
+    assert set(more) == {200} and set(less) == {200}
+    # Who stays was not touched, and what was lowered looks foreign to nobody.
+    assert chat < serving.pids() and serving.pids(DOC) < doc
+    assert (kept.changed, kept.put_back) == ([Change(DOC, 2, 1, NAME)], [])
+    assert (serving.most(DOC), serving.most(NAME)) == (1, 2)
+    pids = serving.pids(DOC)
+    with serving.kept(tmp_path) as after:
+        serving.until(lambda: len(after.changes) >= 2)
+        assert (after.changed, serving.most(DOC)) == ([], 1)
+        after.ahead_s = RESTORE_S
+        serving.until(lambda: serving.most(DOC) == 3, 20.0)
+    assert (after.changed, after.put_back) == ([Change(DOC, 1, 3, None)], [])
+    assert serving.pids(DOC) == pids
 
 
 def test_callers_who_left_while_they_waited_leave_no_queue(serving: Serving) -> None:

@@ -7,9 +7,11 @@ from importlib import import_module, metadata
 
 import pytest
 from ray import serve
-from ray.serve._private.replica import UserCallableWrapper
+from ray.serve._private.config import DeploymentConfig
+from ray.serve._private.replica import Replica, UserCallableWrapper
 from ray.serve._private.request_router.request_router import RequestRouter
 from ray.serve._private.router import AsyncioRouter, CurrentLoopRouter, SingletonThreadRouter
+from ray.serve.context import ReplicaContext
 from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError, RayServeException
 from ray.serve.handle import DeploymentBroadcastResponse, DeploymentHandle, DeploymentResponseGenerator
 from ray.serve.schema import ServeDeploySchema
@@ -52,6 +54,14 @@ def test_a_handle_tells_how_many_replicas_it_knows() -> None:
         assert "self._asyncio_router = " in inspect.getsource(router)
     assert "self._request_router" in inspect.getsource(AsyncioRouter)
     assert "self._router = " in inspect.getsource(DeploymentHandle._init)
+
+
+def test_a_replica_knows_its_settings_before_they_are_handed_over() -> None:
+    assert "_deployment_config" in ReplicaContext.__dataclass_fields__
+    assert "user_config" in DeploymentConfig.model_fields
+    # Before the callable is made.
+    source = inspect.getsource(Replica.__init__)
+    assert "self._set_internal_replica_context(servable_object=None" in source
 
 
 def test_refusals_are_told_apart() -> None:

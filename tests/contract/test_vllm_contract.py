@@ -12,8 +12,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from llguidance import LLMatcher
+from llguidance.hf import from_tokenizer
 from transformers import Qwen2Tokenizer
-from vllm.config import SchedulerConfig
+from vllm.config import SchedulerConfig, StructuredOutputsConfig
 from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.entrypoints.launchers.api_server.app_state import init_app_state
 from vllm.entrypoints.launchers.cli_args import FrontendArgs
@@ -22,6 +24,7 @@ from vllm.entrypoints.openai.chat_completion.serving import OpenAIServingChat
 from vllm.entrypoints.openai.completion.protocol import CompletionRequest
 from vllm.entrypoints.openai.completion.serving import OpenAIServingCompletion
 from vllm.exceptions import VLLMClientError, VLLMValidationError
+from vllm.sampling_params import SamplingParams
 from vllm.tool_parsers.abstract_tool_parser import ToolParserManager
 from vllm.tool_parsers.tool_strict_level import ToolStrictLevel
 from vllm.v1.core.sched.scheduler import Scheduler
@@ -31,11 +34,15 @@ from vllm.v1.engine.exceptions import EngineDeadError
 from vllm.v1.engine.output_processor import OutputProcessor, RequestState
 from vllm.v1.metrics.loggers import StatLoggerBase
 from vllm.v1.metrics.stats import IterationStats, RequestStateStats, SchedulerStats
+from vllm.v1.structured_output.backend_guidance import serialize_guidance_grammar
+from vllm.v1.structured_output.backend_types import StructuredOutputOptions
 from xgrammar import GrammarCompiler, GrammarMatcher, TokenizerInfo
 
 from deployments import tool_calls
 from deployments.engine_load import EngineLoad
+from deployments.terse_json import terse
 from deployments.vllm_adapter import Vllm
+from deployments.watched_llm import Watch
 from serve_app.cli.tour import TOOL_NAME, TOOL_SCHEMA
 from serve_app.edge.model_files import embedded
 from serve_app.openai_request import HONOURED
@@ -104,6 +111,46 @@ def test_a_tool_call_has_no_room_for_endless_white_space(choice: object) -> None
     assert not accepted('{"order_id": "12345", "notify": "sms"\n\n}')
 
 
+DATED = {"type": "object", "properties": {"day": {"type": "string"}, "n": {"type": "integer"}}, "required": ["n"]}
+#: What xgrammar does not know goes to llguidance.
+STEPPED = {**DATED, "properties": {"day": {"type": "string"}, "n": {"type": "integer", "multipleOf": 5}}}
+
+
+def format_of(schema: dict[str, Any] | None) -> dict[str, Any]:
+    if schema is None:
+        return {"type": "json_object"}
+    return {"type": "json_schema", "json_schema": {"name": "told", "schema": schema}}
+
+
+@pytest.mark.parametrize("model", [ChatCompletionRequest, CompletionRequest])
+@pytest.mark.parametrize(("schema", "backend"), [(None, "xgrammar"), (DATED, "xgrammar"), (STEPPED, "guidance")])
+def test_an_answer_in_json_has_no_room_for_endless_white_space(
+    model: Any, schema: dict[str, Any] | None, backend: str
+) -> None:
+    tokenizer = Qwen2Tokenizer.from_pretrained(str(embedded("tiny-qwen")))
+    asked = {"messages": [{"role": "user", "content": "?"}], "prompt": "?", "response_format": terse(format_of(schema))}
+    params = SamplingParams(structured_outputs=model.model_validate(asked).extract_structured_outputs())
+    params._validate_structured_outputs(SimpleNamespace(is_diffusion=False), StructuredOutputsConfig(), tokenizer)
+    chosen = params.structured_outputs
+    assert chosen is not None and chosen._backend == backend
+
+    def accepted(text: str) -> bool:
+        if backend == "xgrammar":
+            compiler = GrammarCompiler(TokenizerInfo.from_huggingface(tokenizer))
+            return bool(GrammarMatcher(compiler.compile_structural_tag(chosen.structural_tag)).accept_string(text))
+        grammar = serialize_guidance_grammar(StructuredOutputOptions.JSON, json.dumps(chosen.json))
+        ids = tokenizer.encode(text)
+        return LLMatcher(from_tokenizer(tokenizer), grammar).try_consume_tokens(ids) == len(ids)
+
+    assert accepted('{"day": "Monday", "n": 10}') and accepted('{"day":"Monday","n":10}')
+    assert not accepted('{"day":  "Monday", "n": 10}') and not accepted('  {"day": "Monday", "n": 10}')
+    assert not accepted('{"day": "Monday",\n\n"n": 10}') and not accepted('{"day": "Monday", "n": 10  }')
+
+
+def test_a_format_of_plain_text_stays() -> None:
+    assert terse({"type": "text"}) == {"type": "text"}
+
+
 def test_statistics_the_watch_reads() -> None:
     assert {"queued_ts", "scheduled_ts", "first_token_ts"} <= set(RequestStateStats.__dataclass_fields__)
     wanted = {"num_running_reqs", "num_waiting_reqs", "num_skipped_waiting_reqs", "kv_cache_usage"}
@@ -113,6 +160,16 @@ def test_statistics_the_watch_reads() -> None:
     source = inspect.getsource(OutputProcessor.__init__) + inspect.getsource(RequestState.__init__)
     for attribute in ("self.request_states", "self.external_req_ids", "self.stats ="):
         assert attribute in source
+
+
+@pytest.mark.parametrize(("waited_s", "queued"), [(0.0002, False), (0.05, True)])
+def test_who_was_not_scheduled_at_once_has_waited_for_a_place(waited_s: float, queued: bool) -> None:
+    watch = Watch(AgentCall("r1", "chat", "a", {}, True, 8, 100), 90.0)
+    assert not watch.queued
+    watch.timed(RequestStateStats(queued_ts=100.0))
+    assert not watch.queued
+    watch.timed(RequestStateStats(queued_ts=100.0, scheduled_ts=100.0 + waited_s))
+    assert watch.queued is queued
 
 
 def test_an_engine_can_be_given_up() -> None:
@@ -171,3 +228,18 @@ async def test_a_call_that_the_engine_does_not_schedule_in_time_ends_as_back_pre
     assert isinstance(head, Head) and isinstance(tail, Tail) and head.failure is not None
     assert (head.failure.reason, tail.failure, closed.is_set()) == ("queue_timeout", head.failure, True)
     assert [packet async for packet in packets] == []
+
+
+def test_what_warms_an_engine_up_is_no_load_of_users_and_no_measure_of_a_prefill() -> None:
+    tokenizer = Qwen2Tokenizer.from_pretrained(str(embedded("tiny-qwen")))
+    state = SimpleNamespace(openai_serving_chat=SimpleNamespace(renderer=SimpleNamespace(tokenizer=tokenizer)))
+    llm = SimpleNamespace(longest_prefill_s=9.0, unfinished=1)
+    vllm = Vllm(llm, state, "qwen-chat")  # type: ignore[arg-type]
+    vllm._load.entered(Watch(AgentCall("w1", "chat", "a", {}, True, 2, 0), time.monotonic()))
+    assert vllm.for_scaling(time.monotonic())["ongoing_requests"] == 1.0
+    vllm.forget_warm_up()
+    # As it was when the engine began, which is before it was measured here.
+    assert (vllm.for_scaling(time.monotonic())["ongoing_requests"], llm.longest_prefill_s) == (0.0, 0.0)
+    assert vllm.kind == "chat"
+    tokenizer.chat_template = None
+    assert vllm.kind == "completion"

@@ -19,6 +19,7 @@ import pytest
 import yaml
 
 from cluster_configs.load import SHIPPED
+from serve_app.edge.model_files import embedded
 from tests.stub_region import StubRegion, running_stub_region
 
 HEALTH_KEY = "grix-health-of-the-test-region"
@@ -32,6 +33,11 @@ class LiveRegion:
     key: str
     folder: Path
     record: dict[str, Any]
+
+    @property
+    def documents(self) -> list[str]:
+        """What it was started with."""
+        return documents_in(self.folder)
 
     def grix(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         return grix(self.folder, *arguments, check=check)
@@ -63,7 +69,7 @@ class LiveRegion:
 def grix(folder: Path, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
     """One ``grix`` command in ``folder``."""
     command = [sys.executable, "-m", "serve_app.cli", *arguments]
-    env = {**os.environ, "GRIX_HEALTH_KEY": HEALTH_KEY}
+    env = {**os.environ, "GRIX_HEALTH_KEY": HEALTH_KEY, "GRIX_CACHE": str(folder / "cache")}
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=600, env=env)
     if check and done.returncode != 0:
         said = f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
@@ -84,8 +90,11 @@ def of_this_region(temp_dir: str) -> list[psutil.Process]:
     return found
 
 
-def alone(folder: Path) -> list[str]:
-    """The shipped set for one machine with its first region only, and no coordinator: nobody else writes its config."""
+def alone(folder: Path, model_path: str) -> list[str]:
+    """The shipped set for one machine with its first region only, and no coordinator: nobody else writes its config.
+
+    The model is that of the shipped set, at another place.
+    """
     documents = list(yaml.safe_load_all((SHIPPED / "local.yaml").read_text()))
     for document in documents:
         spec = document["spec"]
@@ -93,9 +102,14 @@ def alone(folder: Path) -> list[str]:
         if document["kind"] == "Federation":
             del spec["coordinator"], spec["health"]
             spec["regions"] = [{k: v for k, v in spec["regions"][0].items() if k != "gateway"}]
-    file = folder / "set.yaml"
-    file.write_text(yaml.safe_dump_all(documents))
-    return [str(file), str(SHIPPED / "routes.yaml"), str(SHIPPED / "templates")]
+        elif "storage" in spec:
+            spec["storage"] = {"modelPath": model_path}
+    (folder / "set.yaml").write_text(yaml.safe_dump_all(documents))
+    return documents_in(folder)
+
+
+def documents_in(folder: Path) -> list[str]:
+    return [str(folder / "set.yaml"), str(SHIPPED / "routes.yaml"), str(SHIPPED / "templates")]
 
 
 @pytest.fixture(scope="session")
@@ -103,7 +117,9 @@ def region() -> Iterator[LiveRegion]:
     # A socket's path may have 107 characters, so the folder is not under pytest's long one.
     with tempfile.TemporaryDirectory(prefix="grix-e2e-") as name:
         folder = Path(name)
-        grix(folder, "up", "--config", *alone(folder))
+        version = f"file://{folder}/store/tiny-qwen/v1"
+        grix(folder, "model", "push", str(embedded("tiny-qwen")), version)
+        grix(folder, "up", "--config", *alone(folder, version))
         record = json.loads((folder / ".grix/state.json").read_text())["regions"][0]
         try:
             yield LiveRegion(record["url"], Path(record["key_file"]).read_text().strip(), folder, record)

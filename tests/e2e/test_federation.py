@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from cluster_configs.load import SHIPPED
 from tests.e2e.conftest import LiveRegion, grix, of_this_region
@@ -162,9 +163,12 @@ def test_what_a_federation_adds_listens_on_loopback_and_wants_a_certificate(fede
 
 
 def test_an_overload_spills_and_nobody_spills_it_again(federation: Federation) -> None:
-    """Two slots in cloud-a, and eight people who ask for long answers one after the other, until one is spilled."""
+    """Two slots in cloud-a, and eight people who ask for long answers one after the other, until one is spilled.
+
+    On a slow machine some wait in the engine for longer than a queue may: these are told to come back.
+    """
     answers: list[tuple[int, str | None, str | None]] = []
-    until_s = time.monotonic() + 120
+    until_s = time.monotonic() + 240
 
     def ask_on(_: int) -> None:
         while time.monotonic() < until_s and not any(hops == "1" for _, _, hops in answers):
@@ -172,8 +176,9 @@ def test_an_overload_spills_and_nobody_spills_it_again(federation: Federation) -
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(ask_on, range(8)))
-    assert {status for status, _, _ in answers} == {200}
-    assert {(region, hops) for _, region, hops in answers} == {("cloud-a", "0"), ("cloud-b", "1")}
+    assert {status for status, _, _ in answers} <= {200, 503}
+    good = {(region, hops) for status, region, hops in answers if status == 200}
+    assert good == {("cloud-a", "0"), ("cloud-b", "1")}
 
 
 def talking(federation: Federation, act: Callable[[], Any]) -> list[tuple[int, str | None, str | None]]:
@@ -235,3 +240,61 @@ def test_a_peer_that_stalls_in_mid_air_is_left_within_a_second_of_silence(federa
         lambda: eventually(lambda: federation.target(federation.a, "cloud-b")["weight"] == 1.0, 40, "full share again"),
     )
     assert {status for status, _, _ in answers} == {200}
+
+
+def scaling_documents(folder: Path) -> list[str]:
+    """The same set, where the chat agent may have a second engine and gives it back after 15 quiet seconds."""
+    file, *others = documents(folder)
+    found = list(yaml.safe_load_all(Path(file).read_text()))
+    (chat,) = (d["spec"] for d in found if (d["kind"], d["metadata"]["name"]) == ("AgentPolicy", "qwen-chat"))
+    chat["maxReplicas"] = 2
+    chat["scaleTriggers"] = [
+        {"metric": "queue_ms", "above": 250, "action": "scale_up"},
+        {"metric": "queue_ms", "below": 50, "action": "scale_down", "cooldown": "15s"},
+    ]
+    Path(file).write_text(yaml.safe_dump_all(found))
+    return [file, *others]
+
+
+def test_a_queue_brings_a_second_engine_and_quiet_takes_it_back_and_nobody_fails(federation: Federation) -> None:
+    """Four people whose data stays in cloud-b, so that nothing spills, ask for long answers on its two slots.
+
+    Last, because the documents stay as they are then.
+    """
+    federation.grix("apply", *scaling_documents(federation.folder))
+    answers: list[tuple[int, str | None, str | None]] = []
+    busy = threading.Event()
+    seen: dict[str, float] = {}
+
+    def ask_on(number: int) -> None:
+        while number < 1 or busy.is_set():
+            headers = {"authorization": f"Bearer {EU_KEY}"}
+            answers.append(served(federation.b.chat(KO, headers=headers, **LONG)))
+            if "one" in seen:
+                return
+
+    def engines() -> tuple[int, float]:
+        """Engines that serve in cloud-b, and the 95th percentile of what their users waited lately."""
+        (target,) = (t for t in federation.plan()["cloud-b"]["targets"] if t["agent"] == "qwen-chat")
+        return target["replicas"], target["load"]["queue_wait_p95_ms"] or 0.0
+
+    busy.set()
+    began_s = time.monotonic()
+    with ThreadPoolExecutor(4) as pool:
+        callers = [pool.submit(ask_on, number) for number in range(4)]
+        try:
+            eventually(lambda: engines()[1] > 250.0, 60, "people wait")
+            seen["waited"] = time.monotonic() - began_s
+            eventually(lambda: engines()[0] == 2, 600, "a second engine serves")
+            seen["two"] = time.monotonic() - began_s
+            eventually(lambda: engines()[1] < 250.0, 60, "nobody waits any more")
+            seen["calm"] = time.monotonic() - began_s
+            busy.clear()
+            eventually(lambda: engines()[0] == 1, 120, "the second engine is given back while one goes on asking")
+        finally:
+            busy.clear()
+            seen["one"] = time.monotonic() - began_s
+    for caller in callers:
+        caller.result()
+    print({what: round(at_s, 1) for what, at_s in seen.items()})
+    assert set(answers) == {(200, "cloud-b", "0")}

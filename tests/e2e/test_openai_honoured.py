@@ -59,6 +59,15 @@ def test_a_streamed_schema_is_followed(region: LiveRegion, path: str) -> None:
     assert told.keys() == {"answer", "days"} and told["answer"] in ("yes", "no") and 1 <= told["days"] <= 9
 
 
+def test_a_schema_that_only_the_second_backend_knows_is_followed(region: LiveRegion) -> None:
+    days = {"type": "integer", "minimum": 5, "maximum": 95, "multipleOf": 5}
+    schema = {"type": "object", "properties": {"days": days}, "required": ["days"], "additionalProperties": False}
+    form = {"type": "json_schema", "json_schema": {"name": "delivery", "schema": schema}}
+    choice = choice_of(region, {**ORDER, "response_format": form, "max_tokens": 64})
+    told = json.loads(choice["message"]["content"])
+    assert told.keys() == {"days"} and told["days"] in range(5, 100, 5) and choice["finish_reason"] == "stop"
+
+
 def test_streamed_logprobs_cover_each_token(region: LiveRegion) -> None:
     body = {**ORDER, "logprobs": True, "top_logprobs": 1, "max_tokens": 6, "stream": True}
     body["stream_options"] = {"include_usage": True}

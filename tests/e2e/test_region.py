@@ -179,7 +179,7 @@ def test_serve_deploy_takes_what_render_prints(region: LiveRegion, tmp_path: Pat
     release = region.chat("hello")[1]["x-grix-release"]
     # The region may listen on another port than its document says, when that one was taken.
     port = urlsplit(region.url).port
-    rendered = region.grix("render", "cloud-a", "--port", str(port)).stdout
+    rendered = region.grix("render", "cloud-a", "--port", str(port), "--config", *region.documents).stdout
     serve_deploy(region, rendered, tmp_path)
     assert region.chat("hello")[1]["x-grix-release"] == release
     changed = yaml.safe_load(rendered)

@@ -38,6 +38,17 @@ def test_fifty_streams_at_once_say_the_right_thing(region: LiveRegion) -> None:
     assert said == [answer for answer, _ in asked]
 
 
+def test_answers_that_waited_for_a_slot_say_so(region: LiveRegion) -> None:
+    long = {"max_tokens": 100, "ignore_eos": True}
+    with ThreadPoolExecutor(CROWD) as pool:
+        answers = list(pool.map(lambda _: region.chat("hi", **long), range(CROWD)))
+    assert {status for status, _, _ in answers} == {200}
+    waited = [headers.get("x-grix-queued") for _, headers, _ in answers]
+    assert set(waited) <= {None, "1"} and "1" in waited
+    status, headers, _ = region.chat("hi")
+    assert (status, headers.get("x-grix-queued")) == (200, None)
+
+
 def begin(region: LiveRegion, request_id: str, fields: dict[str, Any]) -> http.client.HTTPConnection:
     """Sends an endless request and reads nothing of its answer."""
     connection = http.client.HTTPConnection(urlsplit(region.url).netloc, timeout=60)

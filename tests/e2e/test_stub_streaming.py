@@ -52,6 +52,15 @@ def error_of(event: str) -> dict[str, Any]:
     return dict(json.loads(event)["error"])
 
 
+@pytest.mark.parametrize("stream", [True, False])
+def test_an_answer_says_that_its_request_waited_for_capacity(stub_region: StubRegion, stream: bool) -> None:
+    request_id, waited = stub_region.ask([["accepted"], ["head", "queued"], ["say", "one two"], ["end"]], stream=stream)
+    _, other = stub_region.ask(stream=stream)
+    assert (waited.status, waited.headers.get("x-grix-queued")) == (200, "1")
+    assert (other.status, other.headers.get("x-grix-queued")) == (200, None)
+    assert record_of(stub_region, request_id)["queued"] is True
+
+
 def test_a_good_stream_comes_as_it_was_said(stub_region: StubRegion) -> None:
     request_id, reply = stub_region.ask()
     assert (reply.status, reply.text, reply.events[-1]) == (200, "one two", "[DONE]")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from typing import Any
 
 import pytest
@@ -35,7 +36,7 @@ def answered(stage: Stage, raw: bytes) -> int:
     """The status of one request, its body read to the end."""
 
     async def ask() -> int:
-        answer = await stage.path.run("chat", raw, BEARER, "r1")
+        answer = await stage.run(raw)
         if not isinstance(answer.body, bytes):
             async for _ in answer.body:
                 continue
@@ -69,7 +70,12 @@ def test_no_bytes_make_a_500(raw: bytes) -> None:
 @settings(max_examples=100, deadline=None)
 @given(st.dictionaries(st.text(alphabet=st.characters(), max_size=6), JSON, max_size=4))
 def test_a_parsed_body_is_always_utf_8(body: dict[str, Any]) -> None:
-    parsed = parse_body(json.dumps(body).encode())
+    try:
+        parsed = parse_body(json.dumps(body).encode())
+    except GrixError as error:
+        assert error.message.endswith(": is too large for a whole number.")
+        assert max(abs(int(n)) for n in re.findall(r"\d+", json.dumps(body))) >= 2**63
+        return
     json.dumps(parsed, ensure_ascii=False).encode("utf-8")
     clean = all(not 0xD800 <= ord(c) <= 0xDFFF for key in body for c in key)
     if clean:
@@ -106,7 +112,7 @@ def test_a_stream_that_breaks_keeps_its_bytes_and_tells_the_end_once(whole: int,
     stage = Stage(scripts=[(Accepted("t", "r"), Head(max_tokens=9), *bodies, failed(reason))])
 
     async def ask() -> list[bytes]:
-        answer = await stage.path.run("chat", json.dumps({**HELLO, "stream": True}).encode(), BEARER, "r1")
+        answer = await stage.run(json.dumps({**HELLO, "stream": True}).encode(), BEARER)
         assert not isinstance(answer.body, bytes)
         return [data async for data in answer.body]
 

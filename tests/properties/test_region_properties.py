@@ -64,7 +64,7 @@ def test_the_promises_of_the_path_over_regions(
 
     async def one(stream: bool, session: str | None) -> None:
         headers = {**BEARER, **({"x-session-id": session} if session else {})}
-        answer = await stage.path.run("chat", json.dumps({**HELLO, "stream": stream}).encode(), headers, "r1")
+        answer = await stage.run(json.dumps({**HELLO, "stream": stream}).encode(), headers)
         if isinstance(answer.body, bytes):
             return
         async for _ in answer.body:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from serve_app.ports import Accepted, Body, Head, Tail, Usage
-from tests.fakes import BEARER, HELLO, Stage, Step
+from tests.fakes import HELLO, Stage, Step
 
 TEXTS = st.lists(st.text(min_size=1, max_size=12), min_size=1, max_size=6)
 ENDS = st.sampled_from(["\n\n", "\r\n\r\n", "\r\r"])
@@ -29,7 +29,7 @@ def event(text: str, end: str) -> bytes:
 
 async def served(stage: Stage, stream: bool = True) -> tuple[int, bytes]:
     raw = json.dumps({**HELLO, "stream": stream}).encode()
-    answer = await stage.path.run("chat", raw, BEARER, "r1")
+    answer = await stage.run(raw)
     if isinstance(answer.body, bytes):
         return answer.status, answer.body
     return answer.status, b"".join([data async for data in answer.body])

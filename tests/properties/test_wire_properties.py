@@ -30,7 +30,7 @@ LOADS = st.builds(
     *[st.none() | COUNTS] * 2,
     *[st.none() | NUMBERS] * 3,
 )
-TARGETS = st.builds(reports.TargetReport, NAMES, NAMES, TEXT, TEXT, HEALTH, TEXT, COUNTS, COUNTS, COUNTS, LOADS)
+TARGETS = st.builds(reports.TargetReport, NAMES, NAMES, TEXT, TEXT, HEALTH, TEXT, COUNTS, COUNTS, COUNTS, LOADS, COUNTS)
 STATES = st.builds(
     reports.RegionState,
     NAMES,
@@ -40,6 +40,8 @@ STATES = st.builds(
     TEXT,
     NUMBERS,
     st.dictionaries(NAMES, NUMBERS, max_size=3),
+    TEXT,
+    st.dictionaries(NAMES, TEXT, max_size=3),
 )
 NODES = st.builds(
     reports.Node,
@@ -80,7 +82,7 @@ PLANS = st.builds(
 FAILURES = st.builds(Failure, st.sampled_from(list(STATUS)), TEXT, MAYBE_TEXT, st.none() | NUMBERS)
 FRAMES = st.one_of(
     st.builds(Accepted, TEXT, TEXT),
-    st.builds(Head, st.none() | COUNTS, st.none() | FAILURES),
+    st.builds(Head, st.none() | COUNTS, st.none() | FAILURES, st.booleans()),
     st.builds(Body, st.binary(max_size=20)),
     st.builds(
         Tail,

@@ -34,7 +34,7 @@ def stage_of(made: Table, *scripts: tuple[Step, ...]) -> Stage:
 
 
 async def run(stage: Stage, headers: dict[str, str] | None = None, **fields: Any) -> Answer:
-    return await stage.path.run("chat", json.dumps({**HELLO, **fields}).encode(), {**BEARER, **(headers or {})}, "r1")
+    return await stage.run(json.dumps({**HELLO, **fields}).encode(), {**BEARER, **(headers or {})})
 
 
 def told(answer: Answer) -> tuple[int, str, str | None]:
@@ -102,7 +102,7 @@ async def test_what_never_started_gives_all_back(script: tuple[Step, ...]) -> No
 async def test_a_bad_request_touches_no_limit(broken: bytes) -> None:
     stage = stage_of(limited(requests_per_minute=1))
     for _ in range(3):
-        assert 400 <= (await stage.path.run("chat", broken, BEARER, "r1")).status < 500
+        assert 400 <= (await stage.run(broken)).status < 500
     assert (await run(stage)).status == 200
 
 
@@ -175,6 +175,42 @@ async def test_a_key_that_is_replaced_stops_working_and_its_stream_goes_on() -> 
     assert KEY != "grix-new" and asked(stage) == []
 
 
+def rates(answer: Answer) -> dict[str, str]:
+    return {n.removeprefix("x-ratelimit-"): v for n, v in answer.headers.items() if n.startswith("x-ratelimit-")}
+
+
+async def test_an_answer_tells_what_is_left_in_openais_headers() -> None:
+    stage = stage_of(limited(requests_per_minute=3, tokens_per_minute=1_000), GOOD, STREAMED)
+    first, streamed = await run(stage), await run(stage, stream=True)
+    assert rates(first) == {
+        **{"limit-requests": "3", "remaining-requests": "2", "reset-requests": "20s"},
+        # Its whole reservation is taken; what it does not use comes back at its end.
+        **{"limit-tokens": "1000", "remaining-tokens": "879", "reset-tokens": "7.26s"},
+    }
+    # The first used 10 tokens.
+    assert (rates(streamed)["remaining-requests"], rates(streamed)["remaining-tokens"]) == ("1", "869")
+    assert rates(await run(stage_of(limited(requests_per_minute=3)))).keys() == {
+        *("limit-requests", "remaining-requests", "reset-requests")
+    }
+    assert rates(await run(stage_of(a_table()))) == {}
+
+
+async def test_a_refusal_tells_what_is_left_and_its_retry_after_is_of_the_same_bucket() -> None:
+    stage = stage_of(limited(requests_per_minute=2, tokens_per_minute=1_000_000, concurrent=2), ("hang",))
+    held = [await hanging(stage) for _ in range(2)]
+    answer = await run(stage)
+    assert told(answer) == (429, "requests", "30")
+    assert {k: v for k, v in rates(answer).items() if "requests" in k} == {
+        **{"limit-requests": "2", "remaining-requests": "0", "reset-requests": "1m0s"},
+    }
+    await leave(*held)
+    slots = stage_of(limited(requests_per_minute=9, concurrent=1), ("hang",))
+    held = [await hanging(slots)]
+    answer = await run(slots)
+    assert (told(answer)[1], rates(answer)["remaining-requests"]) == ("concurrency", "8")
+    await leave(*held)
+
+
 def later(error: GrixError, draw: float = 0.0) -> str | None:
     stage = Stage()
     return Admission(lambda: stage.limits, stage.clock, lambda: draw).told_later(error).headers().get("retry-after")
@@ -191,12 +227,13 @@ def test_retry_after_is_worked_out_and_spread() -> None:
     assert later(GrixError("bad_request", "x", retry_after_s=50.0)) is None
 
 
-async def test_a_full_region_says_when_an_average_request_has_ended() -> None:
-    stage = stage_of(a_table(), GOOD, refused("overloaded"))
+@pytest.mark.parametrize(("reason", "attempts"), [("overloaded", 1), ("replica_lost", 3)])
+async def test_who_finds_no_place_is_told_when_an_average_request_has_ended(reason: str, attempts: int) -> None:
+    stage = stage_of(a_table(), GOOD, refused(reason))
     agents: FakeAgents = stage.agents
     answer = await stage.limits.admit(Ask("acme", 1))
     assert isinstance(answer, Grant)
     stage.limits.settle(answer, Spent(True, 1, 61.0))
     assert (await run(stage)).status == 200
     status, _, later_s = told(await run(stage))
-    assert (status, later_s) == (503, "7") and len(agents.calls) == 2
+    assert (status, later_s) == (503, "7") and len(agents.calls) == 1 + attempts

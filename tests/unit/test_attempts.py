@@ -29,7 +29,7 @@ class Run:
     def __init__(self, *scripts: tuple[Step, ...], saved: float = 10.0, jitter: float = 0.0) -> None:
         self.agents = FakeAgents(list(scripts))
         self.clock = FakeClock()
-        self.record = RequestRecord("r1", region="cloud-a")
+        self.record = RequestRecord("r1", "chat", region="cloud-a")
         self.budget = RetryBudget(saved=saved)
         self.breakers = RouterBreakers()
         self.targets = KnownTargets(self.breakers, lambda: None)

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from serve_app.core import budget
 from serve_app.core.prompting import merge_system
 from serve_app.openai_request import parse_request
+from serve_app.openai_rules import MAX_SCHEMA_SIZE
 from serve_app.outcomes import GrixError
-from tests.fakes import BEARER, Stage, a_table, agent
+from tests.fakes import Stage, a_table, agent
 
 
 async def test_req_29_a_long_prompt_touches_neither_network_nor_disk(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -30,7 +31,7 @@ async def test_req_29_a_long_prompt_touches_neither_network_nor_disk(monkeypatch
     monkeypatch.setattr(socket.socket, "connect", never)
     monkeypatch.setattr(socket, "getaddrinfo", never)
     monkeypatch.setattr(builtins, "open", never)
-    answer = await stage.path.run("chat", raw, BEARER, "r1")
+    answer = await stage.run(raw)
     monkeypatch.undo()
     assert answer.status == 200
 
@@ -118,6 +119,70 @@ def test_more_request_a_hostile_body_is_a_400(raw: bytes) -> None:
     assert refused.value.status.http == 400 and len(refused.value.message) < 500
 
 
+TWICE = [
+    b'{"model":"a","model":"b","messages":[{"role":"user","content":"hi"}]}',
+    b'{"messages":[{"role":"user","content":"hi","content":"ho"}]}',
+    b'{"messages":[{"role":"user","content":"hi"}],"metadata":{"session_id":"a","session\\u005fid":"b"}}',
+]
+
+
+@pytest.mark.parametrize("raw", TWICE, ids=range(3))
+def test_more_request_a_name_that_is_there_twice_is_refused(raw: bytes) -> None:
+    with pytest.raises(GrixError, match=r'body: has "(model|content|session_id)" more than once in one object'):
+        parse_request("chat", raw, {})
+
+
+HI = {"messages": [{"role": "user", "content": "hi"}]}
+
+
+def schema_of(schema: Any) -> bytes:
+    form = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+    return json.dumps({**HI, "response_format": form}).encode()
+
+
+@pytest.mark.parametrize("value", [2**64, -(2**63) - 1, 10**100])
+def test_more_request_a_number_that_no_message_carries_is_the_callers_fault(value: int) -> None:
+    """The engine's client could not send it, which would look like a fault of the engine."""
+    tool = {"type": "function", "function": {"name": "f", "parameters": {"maximum": value}}}
+    for raw in (schema_of({"maximum": value}), json.dumps({**HI, "tools": [tool]}).encode()):
+        with pytest.raises(GrixError, match="is too large for a whole number") as refused:
+            parse_request("chat", raw, {})
+        assert refused.value.param in ("response_format", "tools")
+    # A model wrote these digits, and may write more.
+    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": json.dumps({"a": value})}}
+    turns = [*HI["messages"], {"role": "assistant", "tool_calls": [call]}]
+    assert parse_request("chat", json.dumps({"messages": turns}).encode(), {}).messages[1]["tool_calls"] == [call]
+
+
+LARGE: list[Any] = [
+    {"enum": list(range(MAX_SCHEMA_SIZE))},
+    {"properties": {f"p{i}": {"type": "integer"} for i in range(1000)}},
+    {"anyOf": [{"required": ["a"]}] * 1000},
+    {"pattern": "a|" * 50_001},
+    {"properties": {"a" * 100_001: {}}},
+]
+
+
+@pytest.mark.parametrize("schema", LARGE, ids=range(len(LARGE)))
+def test_more_request_a_schema_that_keeps_an_engine_busy_for_a_minute_is_refused(schema: Any) -> None:
+    with pytest.raises(GrixError, match=r"is too large: .* come to \d+; allowed is 2000") as refused:
+        parse_request("chat", schema_of(schema), {})
+    assert refused.value.param == "response_format.json_schema.schema"
+
+
+def test_more_request_tools_are_bounded_one_by_one_and_together() -> None:
+    def tools(properties: int, count: int) -> bytes:
+        schema = {"type": "object", "properties": {f"p{i}": {"type": "string"} for i in range(properties)}}
+        tool = {"type": "function", "function": {"name": "f", "parameters": schema}}
+        return json.dumps({**HI, "tools": [tool] * count}).encode()
+
+    assert len(parse_request("chat", tools(900, 5), {}).body["tools"]) == 5
+    for raw, param in ((tools(1000, 1), "tools[0].function.parameters"), (tools(900, 6), "tools")):
+        with pytest.raises(GrixError, match="is too large") as refused:
+            parse_request("chat", raw, {})
+        assert refused.value.param == param
+
+
 ODD_NAMES = ["auto ", "AUTO", "", "../qwen-chat", "qwen-chat@", "@", "qwen-chat\n", "\x00", "a/b:c"]
 
 
@@ -125,7 +190,7 @@ ODD_NAMES = ["auto ", "AUTO", "", "../qwen-chat", "qwen-chat@", "@", "qwen-chat\
 async def test_more_request_an_odd_model_name_is_auto_or_a_404(model: str) -> None:
     stage = Stage()
     raw = json.dumps({"model": model, "messages": [{"role": "user", "content": "hi"}]}).encode()
-    answer = await stage.path.run("chat", raw, BEARER, "r1")
+    answer = await stage.run(raw)
     assert answer.status in (200, 400, 403, 404)
     if answer.status != 200:
         assert isinstance(answer.body, bytes)

@@ -34,6 +34,10 @@ def test_names_are_unique_and_found() -> None:
         "grix_session_moves_total",
         "grix_session_store_errors_total",
         "grix_config_put_back_total",
+        "grix_preemptions_total",
+        "grix_preemption_restores_total",
+        "grix_missing_replicas",
+        "grix_failed_starts_total",
     }
 
 

@@ -75,6 +75,8 @@ async def test_completions_take_a_prompt() -> None:
     [
         ("GET", "/", 404, "not_found"),
         ("GET", "/docs", 404, "not_found"),
+        # No redirect: it would lead to the host that the request names.
+        ("POST", f"{CHAT}/", 404, "not_found"),
         ("POST", "/v1/embeddings", 404, "not_found"),
         ("GET", CHAT, 405, "method_not_allowed"),
         ("DELETE", "/v1/models", 405, "method_not_allowed"),
@@ -99,6 +101,29 @@ async def test_the_body_limit_holds_while_reading() -> None:
 async def test_a_request_id_that_cannot_stand_in_a_log_is_refused(given: str) -> None:
     answer = await Site().ask("POST", CHAT, HELLO, {**BEARER, "x-request-id": given})
     assert (answer.status_code, told(answer)["param"]) == (400, "x-request-id")
+
+
+@pytest.mark.parametrize("name", ["authorization", "x-request-id", "x-language", "x-grix-history", "traceparent"])
+async def test_a_router_without_a_guard_takes_what_decides_once(name: str) -> None:
+    caller = Caller(json.dumps(HELLO).encode())
+    scope = caller.scope()
+    scope["headers"] += [(b"x-forwarded-proto", b"https"), (b"x-forwarded-proto", b"http")]
+    await Site().app(scope, caller.receive, caller.send)
+    assert caller.sent[0]["status"] == 200
+    twice = Caller(json.dumps(HELLO).encode())
+    scope["headers"] += [(name.encode(), b"a"), (name.encode(), b"b")]
+    await Site().app(scope, twice.receive, twice.send)
+    assert (twice.sent[0]["status"], json.loads(twice.sent[1]["body"])["error"]["param"]) == (400, name)
+
+
+async def test_a_session_has_one_name_in_header_and_metadata() -> None:
+    site = Site()
+    caller = Caller(json.dumps(HELLO).encode())
+    scope = caller.scope()
+    scope["headers"].append((b"x-session-id", "会話 1".encode()))
+    await site.app(scope, caller.receive, caller.send)
+    await site.ask("POST", CHAT, {**HELLO, "metadata": {"session_id": "会話 1"}})
+    assert [r.session_id for r in site.stage.journal.records] == ["会話 1", "会話 1"]
 
 
 async def test_a_callers_request_id_is_the_records_and_one_is_made_without() -> None:

@@ -347,6 +347,12 @@ def test_own_inputs_are_bounded_and_named(value: Any) -> None:
     assert faulty(metadata={"session_id": value}) == ("bad_request", "metadata.session_id")
 
 
+def test_a_header_that_is_too_long_is_named_as_it_was_sent() -> None:
+    with pytest.raises(GrixError) as refused:
+        parse_request("chat", b'{"messages":[{"role":"user","content":"hi"}]}', {"x-session-id": "s" * 257})
+    assert refused.value.param == "x-session-id"
+
+
 @pytest.mark.parametrize("prompt", ["Once", ["Once"]])
 def test_one_prompt_is_a_string_or_a_list_of_one(prompt: Any) -> None:
     assert parse_request("completion", json.dumps({"prompt": prompt}).encode(), {}).body == {"prompt": "Once"}
@@ -367,8 +373,8 @@ def test_token_ids_are_kept_and_chat_fields_are_foreign_to_completions() -> None
     ("raw", "message"),
     [
         (b"", "body: is not JSON: Expecting value: line 1 column 1 (char 0)."),
-        (b"[]", "body: must be a JSON object, is list."),
-        (b"null", "body: must be a JSON object, is NoneType."),
+        (b"[]", "body: must be a JSON object, is a list."),
+        (b"null", "body: must be a JSON object, is null."),
         (b'{"a":\xff}', "body: is not UTF-8: byte 5."),
         (b'{"a":NaN}', "body: NaN is not JSON; allowed are finite numbers."),
         (b'{"a":-Infinity}', "body: -Infinity is not JSON; allowed are finite numbers."),

@@ -38,7 +38,7 @@ def spilling(*scripts: tuple[Step, ...], **changes: Any) -> Stage:
 
 async def run(stage: Stage, body: Any = HELLO, **headers: str) -> Answer:
     told = {**BEARER, **{k.replace("_", "-"): v for k, v in headers.items()}}
-    return await stage.path.run("chat", json.dumps(body).encode(), told, "r1")
+    return await stage.run(json.dumps(body).encode(), told)
 
 
 async def drained(answer: Answer) -> bytes:
@@ -68,6 +68,35 @@ async def test_an_overloaded_region_spills_and_tells_so() -> None:
     report = stage.breakers.report("r", 0.0)
     assert (report.wanted_spilled, report.spilled_to) == ({"qwen-chat": 1}, {"cloud-b": 1})
     assert report.outcomes[CHAT_B].succeeded == 1
+
+
+@pytest.mark.parametrize(
+    ("here", "load"),
+    [
+        ({"load": BUSY}, 1),
+        ({"health": "ejected"}, 1),
+        ({"health": "stale"}, 1),
+        ({"health": "slow", "weight": 0.03}, 1),
+        ({"breaker": "open"}, 1),
+        # It comes back slowly, or an operator took it out: more replicas would have changed nothing.
+        ({"weight": 0.1}, 0),
+        ({"drained": True}, 0),
+    ],
+)
+async def test_what_goes_elsewhere_is_load_of_this_region_where_no_engine_could_take_it(
+    here: dict[str, Any], load: int
+) -> None:
+    stage = Stage(snapshot=picture(here))
+    answer = await run(stage)
+    report = stage.breakers.report("r", 0.0)
+    assert (answer.headers["x-grix-region"], report.spilled_to) == ("cloud-b", {"cloud-b": 1})
+    assert report.wanted_spilled == ({"qwen-chat": load} if load else {})
+
+
+async def test_what_failed_here_and_went_elsewhere_is_load_of_this_region() -> None:
+    stage = Stage(scripts=[refused("overloaded"), GOOD], snapshot=picture())
+    assert (await run(stage)).headers["x-grix-region"] == "cloud-b"
+    assert stage.breakers.report("r", 0.0).wanted_spilled == {"qwen-chat": 1}
 
 
 async def test_a_prompt_that_is_surely_too_long_here_goes_where_it_may_fit() -> None:

@@ -38,7 +38,7 @@ JAPANESE = LanguageGuess("ja", "Jpan", 0.99, "script", "ja")
 
 async def run(stage: Stage, body: Any = HELLO, headers: dict[str, str] | None = None) -> Answer:
     raw = body if isinstance(body, bytes) else json.dumps(body).encode()
-    return await stage.path.run("chat", raw, BEARER if headers is None else headers, "r1")
+    return await stage.run(raw, headers)
 
 
 def error(answer: Answer) -> dict[str, Any]:
@@ -392,6 +392,39 @@ async def test_a_data_class_narrows_where_a_request_may_go() -> None:
     assert (answer.status, error(answer)["code"]) == (403, "residency")
 
 
+WAITED = Head(max_tokens=64, queued=True)
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize(
+    ("scripts", "queued"),
+    [
+        ([()], False),
+        ([(WAITED,)], True),
+        # Turned away for want of a place, then answered by another region, or by the same one later.
+        ([refused("overloaded"), ()], True),
+        ([(failed("queue_timeout"),), ()], True),
+        ([refused("overloaded", retry_after_s=1.0), ()], True),
+        # A fault is no want of places.
+        ([(failed("upstream_failed"),), ()], False),
+        ([(failed("no_target"),), ()], False),
+    ],
+)
+async def test_an_answer_says_that_its_request_waited_for_capacity(
+    scripts: list[tuple[Step, ...]], queued: bool, stream: bool
+) -> None:
+    good = STREAMED if stream else GOOD
+    played = [good if not s else (good[0], *s, *good[2:]) if s[0] is WAITED else s for s in scripts]
+    stage = Stage(scripts=played, snapshot=two_regions())
+    answer = await run(stage, {**HELLO, "stream": stream})
+    assert answer.status == 200
+    assert answer.headers.get("x-grix-queued") == ("1" if queued else None)
+    if not isinstance(answer.body, bytes):
+        assert [data async for data in answer.body][-1] == b"data: [DONE]\n\n"
+    (record,) = stage.journal.records
+    assert record.queued is queued
+
+
 @pytest.mark.parametrize("stream", [True, False])
 async def test_rte_04a_an_empty_fleet_is_a_503_that_invites_a_retry(stream: bool) -> None:
     stage = Stage(snapshot=Snapshot(0, 1, ()))
@@ -598,7 +631,7 @@ async def test_a_client_that_leaves_while_the_status_is_sent_ends_the_call() -> 
         await asyncio.Event().wait()
 
     with pytest.raises(OSError, match="left"):
-        await respond(stage.path.run("chat", raw, BEARER, "r1"), nothing, gone)
+        await respond(stage.run(raw), nothing, gone)
     assert stage.agents.closed == 1
     assert [r.outcome for r in stage.journal.records] == ["client_left"]
 

@@ -33,7 +33,7 @@ def event(text: str) -> Body:
 
 async def run(stage: Stage, headers: dict[str, str], text: str = "hello", **fields: Any) -> Answer:
     body = {"messages": [{"role": "user", "content": text}], **fields}
-    return await stage.path.run("chat", json.dumps(body).encode(), headers, "r1")
+    return await stage.run(json.dumps(body).encode(), headers)
 
 
 def regions(stage: Stage) -> list[str]:

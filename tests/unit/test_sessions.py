@@ -27,7 +27,7 @@ def request(history: bool = False, **metadata: Any) -> ParsedRequest:
 
 
 async def opened(store: FakeSessions, parsed: ParsedRequest) -> RequestSession:
-    return await open_session(store, SG, ACME, parsed, RequestRecord("r1", language="ja"))
+    return await open_session(store, SG, ACME, parsed, RequestRecord("r1", "chat", language="ja"))
 
 
 async def test_a_request_without_a_session_asks_nobody() -> None:

@@ -19,6 +19,8 @@ from benchmarks.gateway_targets import (
     direct_command,
     engine_of,
     flags,
+    is_grix,
+    setting_of,
     template_messages,
 )
 from benchmarks.processes import BenchmarkError, busy_ticks, cpu_of, in_session, parse_stat, read_stat, spent_s, start
@@ -64,6 +66,28 @@ def test_asking_for_one_thing_leaves_the_rest_out() -> None:
     assert whole.targets is None and whole.streams == [1, 16, 64] and whole.rounds == 7
     assert whole.open_fractions == [0.5, 0.8] and whole.models == ["tiny-qwen", "smollm2"]
     assert plan_of(parser().parse_args(["--quick"])).rounds < 7
+
+
+@pytest.mark.parametrize(
+    ("name", "profile", "detector"),
+    [
+        ("grix", "fast", None),
+        ("grix-standard", "standard", None),
+        ("grix-deployment", "fast", "deployment"),
+        ("grix-router-standard", "standard", "router"),
+    ],
+)
+def test_a_grix_has_a_setting_by_its_name(name: str, profile: str, detector: str | None, tmp_path: Path) -> None:
+    setting = setting_of(name, Setting(8, "fast"))
+    assert is_grix(name) and setting == Setting(8, profile, detector)
+    region = load_paths(config_paths(tmp_path, setting), {}).federation.spec.regions[0]
+    assert (region.http.profile, region.detector_placement) == (profile, detector or "router")
+
+
+def test_a_word_that_is_no_setting_is_told() -> None:
+    assert not is_grix("vllm-router") and not is_grix("grixx")
+    with pytest.raises(BenchmarkError, match="grix-quick: allowed after grix- are standard, fast, router, deployment"):
+        setting_of("grix-quick", Setting())
 
 
 def test_requests_grow_with_streams() -> None:

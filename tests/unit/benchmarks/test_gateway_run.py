@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from benchmarks.gateway import QUICK, parser, plan_of
 from benchmarks.gateway_report import Report
 from benchmarks.gateway_run import Bench, Plan
 from benchmarks.gateway_targets import Target
+from cluster_configs.load import load_paths
 
 
 class FakeClient:
@@ -77,3 +79,40 @@ def test_rounds_that_do_not_fit_fall_away_but_never_the_first(monkeypatch: pytes
         now_s[0] = 0.0
         run = Bench(replace(plan("--streams", "1", "--rounds", "5"), until_s={"tiny-qwen": until_s}), Slow())  # type: ignore[arg-type]
         assert run._rounds("tiny-qwen", TARGETS, QUICK["tiny-qwen"]) == rounds
+
+
+class NoChild:
+    def pids(self) -> list[int]:
+        return []
+
+    def stop(self) -> None: ...
+
+
+def test_two_settings_of_grix_stand_side_by_side(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    told: list[str] = []
+
+    def start_grix(paths: Sequence[Path], model: str, folder: Path, more: Sequence[str]) -> NoChild:
+        (region, *_) = load_paths(paths, {}).federation.spec.regions
+        told.append(f"start {folder.name} {region.http.profile} {region.detector_placement}")
+        return NoChild()
+
+    def grix_target(name: str, child: NoChild, folder: Path) -> Target:
+        told.append(f"{name} is up")
+        return Target(name, f"http://{name}", list, lambda: None)
+
+    def start_direct(engine: object, folder: Path) -> tuple[NoChild, str]:
+        told.append("start direct")
+        return NoChild(), "http://direct"
+
+    fakes = {"start_grix": start_grix, "grix_target": grix_target, "start_direct": start_direct}
+    fakes |= {"wait_ready": lambda *_: None, "stop_grix": lambda folder: told.append(f"stop {folder.name}")}
+    for name, fake in fakes.items():
+        monkeypatch.setattr(gateway_run.gateway_targets, name, fake)
+    wanted = plan("--targets", "direct,grix,grix-standard-deployment", "--profile", "fast")
+    with gateway_run.targets_of(wanted, "tiny-qwen", tmp_path) as targets:
+        assert [t.name for t in targets] == ["direct", "grix", "grix-standard-deployment"]
+    assert told == [
+        *("start grix fast router", "start direct", "grix is up"),
+        *("start grix-standard-deployment standard deployment", "grix-standard-deployment is up"),
+        *("stop grix-standard-deployment", "stop grix"),
+    ]

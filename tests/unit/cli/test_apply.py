@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
+from serve_app.cli import apply, control
 from serve_app.cli.apply import difference, text_of
+from serve_app.cli.say import Failed, Progress
 
 
 def document(kind: str, name: str, **spec: Any) -> dict[str, Any]:
@@ -52,3 +56,25 @@ def test_what_people_are_told() -> None:
         "nothing was applied before: regions have what they were started with",
         "revision r2 would be applied; nothing was",
     ]
+
+
+def test_nobody_waits_for_regions_that_have_tried_in_vain(monkeypatch: pytest.MonkeyPatch) -> None:
+    why = {"phase": "ready", "state_why": "revision r2 is refused: out of memory"}
+    a = {"name": "a", "linked": True, "revision": "r1", "refused": "", "phase": "ready", "state_why": "starting"}
+    b = {**a, "name": "b", "refused": "r2", **why}
+    gone = {**a, "name": "c", "linked": False}
+    answers = [[a, b, gone], [{**a, "revision": "r2"}, b, gone]]
+    monkeypatch.setattr(control, "ask", lambda *_: {"regions": answers.pop(0)})
+    monkeypatch.setattr(apply, "POLL_S", 0.0)
+    said = "revision r2 is applied, and what is in force stays so: b has r1 (revision r2 is refused: out of memory)"
+    with pytest.raises(Failed) as failed:
+        apply._wait(object(), "r2", 600.0, Progress(), is_new=True)
+    assert str(failed.value) == said and answers == []
+
+
+def test_the_same_documents_again_are_waited_for_although_they_were_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = {"name": "a", "linked": True, "revision": "r1", "refused": "r2", "phase": "ready", "state_why": "refused"}
+    answers = [[before], [{**before, "revision": "r2", "refused": ""}]]
+    monkeypatch.setattr(control, "ask", lambda *_: {"regions": answers.pop(0)})
+    monkeypatch.setattr(apply, "POLL_S", 0.0)
+    assert apply._wait(object(), "r2", 600.0, Progress(), is_new=False) == ["a"]

@@ -168,6 +168,23 @@ def test_a_folder_with_local_yaml_is_rendered_and_explained(
     assert b"region edge-1: is not in federation local; allowed: cloud-a, cloud-b" in capfdbinary.readouterr().err
 
 
+def test_a_fleet_is_explained_where_its_store_cannot_be_asked(
+    own_folder: Path, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    from cluster_configs.load import SHIPPED
+
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://127.0.0.1:9")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "none")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "none")
+    monkeypatch.setenv("GRIX_CACHE", str(own_folder / "cache"))
+    fleet = [str(SHIPPED / name) for name in ("regions", "policies", "routes.yaml", "templates", "tenants.yaml")]
+    assert main(["explain", "--config", *fleet, "--text", "Hello, how are you?"]) == 0
+    assert b"agent      qwen-chat\n" in capfdbinary.readouterr().out
+    # What an engine is asked to run is another thing than where a request would go.
+    assert main(["render", "cloud-a", "--config", *fleet]) == 2
+    assert b"grix-model.json: 127.0.0.1:9 does not answer (EndpointConnectionError)\n" in capfdbinary.readouterr().err
+
+
 def test_a_folder_without_a_federation_is_told_what_is_missing(
     own_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -66,3 +66,21 @@ def test_the_age_of_the_plan_that_a_region_decides_with_is_told(more: dict[str, 
 
 def test_before_any_report_there_is_no_table_of_targets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "targets" not in told(monkeypatch, tmp_path, plan())
+
+
+@pytest.mark.parametrize(
+    ("health", "said"),
+    [
+        ({"local": True, "redis": "up"}, ["  redis     answers"]),
+        (
+            {"redis": "down"},
+            ["  redis     does NOT answer: each Router allows its part of the limits, and conversations are not kept"],
+        ),
+        ({"redis": None}, []),
+        ("the cluster is gone", []),
+    ],
+)
+def test_a_region_says_whether_its_redis_answers(health: object, said: list[str]) -> None:
+    region = {"name": "cloud-a", "url": "http://127.0.0.1:8000", "dashboard": "http://127.0.0.1:26001", "pids": [1]}
+    text = status._region_text({**region, "alive": True, "healthy": True, "health": health, "applications": None})
+    assert text.splitlines()[2:] == said

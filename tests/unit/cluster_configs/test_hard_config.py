@@ -14,7 +14,7 @@ from cluster_configs.table import table_of
 from cluster_configs.yaml_source import read
 from serve_app.core import rules
 from serve_app.core.language import decide
-from serve_app.core.tenants import KeyIndex, authenticate, hash_key
+from serve_app.core.tenants import KeyIndex, hash_key, identify
 from serve_app.edge.language_id import LanguageId
 from serve_app.edge.serve_config import router_config
 from serve_app.outcomes import GrixError
@@ -83,7 +83,7 @@ def test_cfg_07_no_key_is_nobody_even_where_its_hash_is_known(header: str | None
     table = a_table(tenants=(type(tenant)("acme", nothing, frozenset({"any"})),))
     for index in (KeyIndex.of(table.tenants), KeyIndex.of(())):
         with pytest.raises(GrixError) as refused:
-            authenticate(table, index, header, "2026-11-30")
+            identify(table, index, header, "2026-11-30")
         assert refused.value.status.http == 401
 
 

@@ -215,15 +215,16 @@ def test_a_report_tells_counts_once_and_open_breakers_each_time() -> None:
     assert not breakers.is_urgent
     breakers.succeeded("a", 100.0)
     fail(breakers, 10)
-    breakers.wanted("qwen-chat", "cloud-b")
-    breakers.wanted("qwen-chat", "edge-1")
+    breakers.wanted("qwen-chat", "cloud-b", is_load=True)
+    breakers.wanted("qwen-chat", "edge-1", is_load=True)
+    breakers.wanted("qwen-chat", "edge-1", is_load=False)
     assert breakers.is_urgent
     first = breakers.report("r1", 101.0)
     assert first == RouterReport(
         "r1",
         {"a": Outcomes(1, 0), T: Outcomes(0, 10)},
         {"qwen-chat": 2},
-        {"cloud-b": 1, "edge-1": 1},
+        {"cloud-b": 1, "edge-1": 2},
         (Trip(T, 29.0, "still open"),),
     )
     assert not breakers.is_urgent

@@ -168,9 +168,9 @@ def test_keys_expire_after_their_last_day() -> None:
     acme = table.tenants[0]
     dated = replace(acme, keys=(replace(acme.keys[0], expires="2026-11-30"),))
     index = tenants.KeyIndex.of([dated])
-    assert tenants.authenticate(table, index, f"Bearer {KEY}", "2026-11-30") == dated
+    assert tenants.identify(table, index, f"Bearer {KEY}", "2026-11-30").tenant == dated
     with pytest.raises(GrixError) as expired:
-        tenants.authenticate(table, index, f"Bearer {KEY}", "2026-12-01")
+        tenants.identify(table, index, f"Bearer {KEY}", "2026-12-01")
     assert expired.value.reason == "bad_api_key"
 
 

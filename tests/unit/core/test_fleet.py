@@ -225,6 +225,20 @@ def test_a_target_that_turns_leaves_a_line_and_its_load_none() -> None:
     assert audits(world.out, "targets") == []
 
 
+def test_a_revision_leaves_a_line_when_a_region_has_it_and_when_it_refuses_it() -> None:
+    world = up()
+    world.report("a", replace(state("a"), revision="r1"))
+    assert audits(world.out, "revision") == [Audit("a", "revision", "a", "", "r1")]
+    refused = replace(state("a", "healthy", "revision r2 is refused: out of memory"), revision="r1", refused="r2")
+    for lines in ([Audit("a", "revision", "a", "r1", "r2 refused", refused.why)], []):
+        world.report("a", refused)
+        assert audits(world.out, "revision") == lines
+    region = status_of(world.fleet, world.now_s)["regions"][0]
+    assert (region["revision"], region["refused"], region["why"]) == ("r1", "r2", refused.why)
+    world.report("a", replace(state("a"), revision="r3"))
+    assert audits(world.out, "revision") == [Audit("a", "revision", "a", "r1", "r3")]
+
+
 def test_a_thousand_targets_that_turn_are_one_short_line() -> None:
     world = up()
     many = [target(agent=f"agent-{n:04}") for n in range(1000)]
@@ -248,6 +262,27 @@ def test_drift_leaves_a_line_when_it_begins_and_when_it_ends() -> None:
     assert audits(world.out, "drift") == []
     world.report("a", replace(told, targets=(target(release="x" * 64),)))
     assert audits(world.out, "drift") == [Audit("a", "drift", "a", "chat", "")]
+
+
+def test_who_gives_way_and_who_lacks_room_leave_a_line_and_are_in_the_plan() -> None:
+    world = up()
+    world.report("a", replace(state("a", "healthy", "", target(missing=1)), lowered={"doc": "at most 1, for chat"}))
+    assert audits(world.out, "preempt") == [Audit("a", "preempt", "a", "", "doc at most 1, for chat")]
+    assert audits(world.out, "room") == [Audit("a", "room", "a", "chat lacks 0", "chat lacks 1")]
+    world.beat("a", "b")
+    planned = next(r.state for r in world.fleet.plan().regions if r.name == "a")
+    assert planned is not None
+    assert (planned.targets[0].missing, planned.lowered) == (1, {"doc": "at most 1, for chat"})
+    generation = world.fleet.generation
+    world.report("a", replace(state("a", "healthy", "", target(missing=1)), lowered={"doc": "at most 1, for chat"}))
+    assert audits(world.out, "preempt") == [] and audits(world.out, "room") == []
+    world.beat("a", "b")
+    assert world.fleet.generation == generation
+    world.report("a", state("a"))
+    assert audits(world.out, "preempt") == [Audit("a", "preempt", "a", "doc at most 1, for chat", "")]
+    assert audits(world.out, "room") == [Audit("a", "room", "a", "chat lacks 1", "chat lacks 0")]
+    world.beat("a", "b")
+    assert world.fleet.generation == generation + 1
 
 
 # ---- replays and borrowed links ----

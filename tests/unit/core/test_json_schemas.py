@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serve_app.core.json_schemas import endless_reference
+from serve_app.core.json_schemas import endless_reference, size_of
 
 A = {"$ref": "#/$defs/a"}
 
@@ -58,3 +58,20 @@ NODES = st.recursive(
 @given(NODES, st.fixed_dictionaries(dict.fromkeys("abc", NODES)))
 def test_looking_always_ends(root: dict[str, Any], defs: dict[str, Any]) -> None:
     endless_reference({**root, "$defs": defs})
+
+
+@pytest.mark.parametrize(
+    ("schema", "size"),
+    [
+        ({}, 0),
+        (None, 0),
+        ({"type": "string"}, 1),
+        ({"enum": [1, 2, None]}, 4),
+        ({"properties": {"a": {"type": "integer"}, "b": {}}}, 4),
+        ({"pattern": "x" * 149}, 3),
+        ({"y" * 50: 1}, 2),
+        ({"anyOf": [{"anyOf": [{"type": "null"}]}]}, 5),
+    ],
+)
+def test_the_size_of_a_schema(schema: Any, size: int) -> None:
+    assert size_of(schema) == size

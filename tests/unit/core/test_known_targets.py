@@ -121,6 +121,6 @@ def test_the_soonest_of_those_that_are_out() -> None:
 
 def test_spills_are_told_by_agent_and_by_region() -> None:
     told = Told()
-    told.targets.spilled("qwen-chat", "c")
+    told.targets.spilled("qwen-chat", "c", is_load=True)
     report = told.breakers.report("r", 100.0)
     assert (report.wanted_spilled, report.spilled_to) == ({"qwen-chat": 1}, {"c": 1})

@@ -105,7 +105,22 @@ def test_rte_10_who_reports_nothing_any_more_is_asked_after_all_others() -> None
     assert [t.region for t in choose(stale, busy, wish=replace(WISH, session="s", kept="a")).order] == ["b", "a"]
 
 
-def test_an_engine_that_starts_here_is_a_backup_while_somebody_is_known_to_be_well() -> None:
+@pytest.mark.parametrize(
+    ("wait_ms", "short", "order"), [(60.0, False, "ab"), (60.0, True, "ba"), (49.0, True, "ab"), (None, True, "ab")]
+)
+def test_a_region_without_room_for_its_replicas_is_left_as_soon_as_somebody_waits_there(
+    wait_ms: float | None, short: bool, order: str
+) -> None:
+    here = target("a", short=short, load=Load(wait_ms, waiting=1, running=4))
+    there = target("b", gpu_hour_usd=2.0, load=Load(0.0, waiting=0, running=0))
+    choice = choose(here, there)
+    assert [t.region for t in choice.order] == list(order)
+    # Nobody else may take it: it stays.
+    assert choose(here, replace(there, accepts_spill=False)).order[0].region == "a"
+    assert choose(here, replace(there, load=Load(400.0, waiting=9, running=4))).order[0].region == "a"
+
+
+def test_rte_33_an_engine_that_starts_here_is_a_backup_while_somebody_is_known_to_be_well() -> None:
     starting, busy = target("a", health="unknown"), target("b", load=Load(9000.0, waiting=50, running=4))
     assert [(c.target.region, c.mark) for c in choose(starting, busy).candidates] == [
         ("b", "over limit"),
@@ -118,6 +133,19 @@ def test_an_engine_that_starts_here_is_a_backup_while_somebody_is_known_to_be_we
     # What sleeps at zero is woken by a call.
     sleepy = replace(WISH, agent=replace(WISH.agent, min_replicas=0))
     assert choose(starting, busy, wish=sleepy).order[0].region == "a"
+
+
+def test_one_call_wakes_an_engine_that_sleeps_and_the_others_go_where_nobody_sleeps() -> None:
+    asleep, awake = target("a", health="unknown"), target("b", gpu_hour_usd=2.0)
+    sleepy = replace(WISH, agent=replace(WISH.agent, min_replicas=0))
+    picture = Snapshot(1, 1, (asleep, awake))
+    for waiting, runs, order in ((0, False, ["a", "b"]), (1, False, ["b", "a"]), (1, True, ["a", "b"])):
+        seen = replace(picture, targets=(replace(asleep, runs=runs), awake))
+        choice = pick.choose(seen, sleepy, default_weights(), in_flight={asleep.id: waiting})
+        assert [t.region for t in choice.order] == order
+    # Where nobody else is well they wait together.
+    alone = pick.choose(Snapshot(1, 1, (asleep,)), sleepy, default_weights(), in_flight={asleep.id: 9})
+    assert [t.region for t in alone.order] == ["a"]
 
 
 def test_rte_10_calls_since_the_report_are_added_to_it() -> None:
@@ -466,3 +494,13 @@ def test_a_session_and_a_probe_are_not_drawn() -> None:
     half = target("b", breaker="probing")
     picture = Snapshot(1, 1, (half, target("c")), lent=frozenset({half.id}))
     assert {pick.choose(picture, WISH, default_weights(), draw=i / 10).order[0].region for i in range(10)} == {"b"}
+
+
+def test_a_session_that_stays_elsewhere_leaves_room_here() -> None:
+    here, there = target("a"), target("b", gpu_hour_usd=2.0)
+    choice = choose(here, there, wish=replace(WISH, session="s", kept="b"))
+    assert [t.region for t in choice.order] == ["b", "a"] and choice.preferred == {"a"}
+    assert choice.has_room("a", {there.id}) and not choice.has_room("a", {here.id, there.id})
+    assert not choice.has_room("c", set())
+    full = choose(replace(here, load=Load(queue_wait_p95_ms=900.0)), there, wish=replace(WISH, session="s", kept="b"))
+    assert not full.has_room("a", {there.id})

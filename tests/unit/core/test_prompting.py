@@ -7,7 +7,15 @@ from typing import Any
 
 import pytest
 
-from serve_app.core.prompting import MAX_NESTING, inert_chat, make_inert, merge_system
+from serve_app.core.prompting import (
+    LARGE_CHARS,
+    LARGE_MEMBERS,
+    MAX_NESTING,
+    inert_chat,
+    is_large,
+    make_inert,
+    merge_system,
+)
 
 USER = {"role": "user", "content": "hi"}
 SPECIAL = ("<|im_start|>", "<|im_end|>", "<tool_call>", "[INST]", "<", "  ")
@@ -161,3 +169,19 @@ def test_what_is_compared_with_the_answer_stays(choice: str | None) -> None:
     shape = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"const": END}}}
     body = {"messages": [], "stop": [END], "response_format": shape, "tool_choice": choice}
     assert inert_chat(body, SPECIAL) == body
+
+
+@pytest.mark.parametrize(
+    ("body", "large"),
+    [
+        ({}, False),
+        ({"messages": [USER] * 300}, False),
+        ({"messages": [{"role": "user", "content": "x" * (LARGE_CHARS - 4)}]}, False),
+        ({"messages": [{"role": "user", "content": "x" * LARGE_CHARS}]}, True),
+        ({"messages": [USER] * LARGE_MEMBERS}, True),
+        ({"tools": [{"function": {"parameters": {"enum": [1] * (LARGE_MEMBERS + 1)}}}]}, True),
+        ({"prompt": list(range(LARGE_MEMBERS + 1))}, True),
+    ],
+)
+def test_what_takes_long_to_touch_is_told(body: dict[str, Any], large: bool) -> None:
+    assert is_large(body) is large

@@ -9,10 +9,12 @@ import pytest
 
 from serve_app.core.region_state import RegionCore
 from serve_app.core.reports import (
+    FailedStart,
     Outcomes,
     PeerView,
     ProbeResult,
     RegionState,
+    ReplicaReport,
     RouterReport,
     TargetReport,
     Trip,
@@ -45,6 +47,33 @@ def test_before_any_report_the_own_targets_are_there_and_nothing_is_claimed() ->
     ]
 
 
+def test_replicas_without_room_are_told_to_everybody_until_they_have_it() -> None:
+    made = core()
+    made.replica(push(waiting=2), 0.0)
+    before = made.snapshot_for("r", 0.0)
+    made.room({CHAT.app: 2, "gone--99999999": 1}, {"edge-chat": "at most 1 replica, for qwen-chat"})
+    after, state = made.snapshot_for("r", 0.1), made.own_state(0.1)
+    # With its own load unchanged: Routers hear of it at once.
+    assert after.generation > before.generation
+    assert [(t.short, t.health, t.why) for t in after.targets] == [
+        (True, "healthy", "wants 2 more than there is room for")
+    ] * 2
+    assert [t.missing for t in state.targets] == [2, 2]
+    assert state.lowered == {"edge-chat": "at most 1 replica, for qwen-chat"}
+    assert made.missing == {"qwen-chat": 2, "qwen-doc": 2}
+    made.room({}, {})
+    assert [(t.short, t.why) for t in made.snapshot_for("r", 0.2).targets] == [(False, "")] * 2
+    assert (made.own_state(0.2).lowered, made.missing) == ({}, {"qwen-chat": 0, "qwen-doc": 0})
+
+
+def test_a_peer_without_room_is_seen_so() -> None:
+    made = core()
+    made.peers([beat(0.1, replace(THERE, missing=1))], 0.0)
+    assert found(made.snapshot_for("r", 0.0), "cloud-b").short
+    made.peers([beat(0.1, THERE)], 0.1)
+    assert not found(made.snapshot_for("r", 0.1), "cloud-b").short
+
+
 def test_agents_that_share_an_engine_share_its_load_and_health() -> None:
     made = core()
     made.replica(push(waiting=2, running=3), 0.0)
@@ -52,6 +81,23 @@ def test_agents_that_share_an_engine_share_its_load_and_health() -> None:
     for name in ("qwen-chat", "qwen-doc"):
         target = found(snapshot, "cloud-a", name)
         assert (target.health, target.load, target.app) == ("healthy", Load(waiting=2, running=3), CHAT.app)
+
+
+@pytest.mark.parametrize(
+    ("pushed", "health", "before"),
+    [(push(), "healthy", ""), (push(proven=False), "ejected", "no token from 1 replica; "), (None, "unknown", None)],
+)
+def test_what_fails_to_start_is_told_of_every_agent_of_its_engine(
+    pushed: ReplicaReport | None, health: str, before: str | None
+) -> None:
+    one = core()
+    if pushed is not None:
+        one.replica(pushed, 0.0)
+    one.failed_start(FailedStart(CHAT.app, "r2", "warm_up", "does not get warm"), 0.0)
+    said = "starting: no replica has reported yet; " if before is None else before
+    told = [(t.health, t.why) for t in one.own_state(0.0).targets]
+    assert told == [(health, f"{said}a replica failed to start once: does not get warm")] * 2
+    assert [t.why for t in one.refresh(0.0).targets] == [why for _, why in told]
 
 
 def test_slots_are_those_of_the_replicas_that_give_tokens() -> None:

@@ -6,9 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from serve_app.core.router_view import aged, fitted, is_drained, via_peers
+from serve_app.core.pick import Wish, choose
+from serve_app.core.region_state import RegionCore
+from serve_app.core.router_view import aged, fitted, is_drained, via_peers, with_known
+from serve_app.core.scorers import default_weights
 from serve_app.core.snapshots import Load, RegionView, Snapshot, Target
+from serve_app.core.tenants import ANYBODY
 from tests.fakes import a_table, agent
+from tests.region_fakes import FACTS, beat, core, push
 
 TABLE = a_table()
 CHAT = TABLE.agents["qwen-chat"]
@@ -62,6 +67,16 @@ def test_an_engine_without_replicas_is_a_backup_before_its_reports_are_missed() 
     assert (out.targets[0].health, out.targets[0].why) == ("ejected", "no token")
 
 
+def test_an_engine_that_runs_is_no_engine_that_starts_whoever_has_not_heard_it_yet() -> None:
+    wish = Wish(CHAT, ANYBODY, "en", 10, region="cloud-a")
+    # After a switch to another engine the RegionAgent may still tell of the one before.
+    seen = snapshot(target(app="qwen-chat--99999999"), target("cloud-b", gpu_hour_usd=2.0))
+    for running, order in ((frozenset(), ["cloud-b", "cloud-a"]), (frozenset({CHAT.app}), ["cloud-a", "cloud-b"])):
+        made = fitted(seen, TABLE, running=running)
+        assert [t.region for t in choose(made, wish, default_weights()).order] == order
+        assert (made.targets[0].health, made.targets[0].runs) == ("unknown", bool(running))
+
+
 def test_a_drain_holds_for_targets_that_the_agent_does_not_know_yet() -> None:
     made = fitted(snapshot(regions=(view("cloud-a", drained=True),)), TABLE)
     assert [t.drained for t in made.targets] == [True, True]
@@ -81,6 +96,43 @@ def test_a_silent_agent_leaves_the_own_targets_in_use_and_the_peers_as_a_backup(
     ]
     assert [r.health for r in made.regions] == ["unknown", "stale"]
     assert (made.lent, made.open_for_s, made.generation) == (frozenset(), {}, 3)
+
+
+NEW = {"health": "unknown", "why": "no replica has reported yet", "load": Load()}
+
+
+def test_whom_a_new_agent_has_not_heard_yet_is_as_well_as_before() -> None:
+    before = snapshot(target(health="slow", weight=0.3), target("cloud-b"), target("cloud-c"))
+    regions = (view("cloud-a", health="unknown"), view("cloud-b", health="unknown"), view("cloud-c"))
+    seen = snapshot(target(**NEW, drained=True), target("cloud-c", health="ejected"), regions=regions)
+    made = with_known(seen, before, "cloud-a")
+    assert [(t.region, t.health, t.weight, t.load.waiting, t.drained) for t in made.targets] == [
+        ("cloud-a", "slow", 0.3, 1, True),
+        ("cloud-c", "ejected", 1.0, 1, False),
+        ("cloud-b", "healthy", 1.0, 1, False),
+    ]
+    assert (made.epoch, made.generation, made.regions) == (9, 3, regions)
+    heard = snapshot(target())
+    assert with_known(heard, before, "cloud-a") == heard
+
+
+def test_a_new_agent_sends_nothing_away_that_is_served_here() -> None:
+    """The production state of a RegionAgent that was replaced, as a Router chooses by it."""
+    wish = Wish(CHAT, ANYBODY, "en", 10, region="cloud-a")
+    old, new = core(agents={"qwen-chat": CHAT}), RegionCore(replace(FACTS, agents={"qwen-chat": CHAT}), 8)
+    for made in (old, new):
+        made.peers([beat()], 0.0)
+    old.replica(push(), 0.0)
+    before, seen = old.snapshot_for("r", 0.0), new.snapshot_for("r", 0.0)
+    first = [choose(s, wish, default_weights()).order[0].region for s in (before, seen)]
+    assert first == ["cloud-a", "cloud-b"]
+    assert choose(with_known(seen, before, "cloud-a"), wish, default_weights()).order[0].region == "cloud-a"
+
+
+@pytest.mark.parametrize("was", [{"health": "ejected"}, {"health": "stale"}, {"release": "f" * 64}])
+def test_a_new_agent_is_told_nothing_of_who_was_not_well_or_serves_another_release(was: dict[str, str]) -> None:
+    seen = snapshot(target(**NEW))
+    assert with_known(seen, snapshot(target(**was)), "cloud-a") == seen
 
 
 def test_drained_is_what_the_own_region_is() -> None:

@@ -136,3 +136,19 @@ def test_failing_again_begins_the_way_again() -> None:
     ramp.out()
     assert ramp.fit(115.0) == 0.1
     assert ramp.fit(125.0) == pytest.approx(0.55)
+
+
+def test_starts_that_fail_are_counted_until_a_new_replica_reports_or_nobody_cares_any_more() -> None:
+    replicas = told(push())
+    assert replicas.failing(100.0) == ""
+    replicas.failed_start("too slow", 101.0)
+    assert replicas.failing(101.0) == "a replica failed to start once: too slow"
+    replicas.failed_start("no memory", 130.0)
+    # The one that serves all the time says nothing of them.
+    replicas.take(push(), 131.0)
+    assert replicas.failing(730.0) == "a replica failed to start 2 times: no memory"
+    assert replicas.failing(730.1) == ""
+    replicas.take(push("r2"), 732.0)
+    assert replicas.failing(700.0) == ""
+    replicas.failed_start("again", 740.0)
+    assert replicas.failing(740.0) == "a replica failed to start once: again"

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from serve_app.core.table import Tenant, TenantKey
-from serve_app.core.tenants import ANYBODY, KeyIndex, authenticate, check_residency, hash_key
+from serve_app.core.tenants import ANYBODY, KeyIndex, check_residency, hash_key, identify
 from serve_app.outcomes import GrixError
 from tests.fakes import KEY, OPERATOR_KEY, a_table
 
@@ -18,7 +18,7 @@ INDEX = KeyIndex.of(TABLE.tenants)
 
 def refusal(authorization: str | None, index: KeyIndex = INDEX) -> tuple[str, str]:
     with pytest.raises(GrixError) as caught:
-        authenticate(TABLE, index, authorization, "2026-11-30")
+        identify(TABLE, index, authorization, "2026-11-30")
     return caught.value.reason, caught.value.message
 
 
@@ -37,7 +37,7 @@ def test_a_key_is_kept_as_its_sha_256() -> None:
     ],
 )
 def test_the_key_finds_its_tenant(authorization: str, name: str) -> None:
-    assert authenticate(TABLE, INDEX, authorization, "2026-11-30").name == name
+    assert identify(TABLE, INDEX, authorization, "2026-11-30").tenant.name == name
 
 
 @pytest.mark.parametrize("authorization", [None, "", " ", KEY, "Bearer", "Bearer  ", f"Basic {KEY}", f"Bearer:{KEY}"])
@@ -54,7 +54,7 @@ def test_a_tenant_may_have_two_keys_and_one_of_them_expired() -> None:
     old = TenantKey("old", hash_key("old"), "2026-11-29")
     last_day = TenantKey("new", hash_key("new"), "2026-11-30")
     index = KeyIndex.of([Tenant("acme", (old, last_day), frozenset({"any"}))])
-    assert authenticate(TABLE, index, "Bearer new", "2026-11-30").name == "acme"
+    assert identify(TABLE, index, "Bearer new", "2026-11-30").tenant.name == "acme"
     assert refusal("Bearer old", index) == refusal("Bearer never", index)
 
 
@@ -74,7 +74,7 @@ def test_the_decision_is_a_comparison_in_constant_time(monkeypatch: pytest.Monke
 
 
 def test_open_access_is_anybody_and_no_operator() -> None:
-    tenant = authenticate(replace(TABLE, open_access=True), INDEX, None, "2026-11-30")
+    tenant = identify(replace(TABLE, open_access=True), INDEX, None, "2026-11-30").tenant
     assert (tenant, tenant.operator, tenant.residency) == (ANYBODY, False, frozenset({"any"}))
 
 

@@ -183,13 +183,13 @@ async def ends(end: End) -> AsyncGenerator[Packet, None]:
     yield (Tail("success" if failure is None else "failed", failure=failure),)
 
 
-async def heard(stage: Stage, *calls: End) -> list[Packet]:
-    """The packets of the last of some calls."""
+async def heard(stage: Stage, *calls: End, prompts: int = 3) -> list[Packet]:
+    """The packets of the last of some calls, which ask in turn for so many prompts."""
     packets: list[Packet] = []
-    for end in calls:
+    for n, end in enumerate(calls):
         packets = []
         try:
-            async for packet in stage.watch.counted(ends(end)):
+            async for packet in stage.watch.counted(ends(end), f"prompt {n % prompts}"):
                 packets.append(packet)
         except RuntimeError as error:
             assert error is end
@@ -207,6 +207,20 @@ async def test_an_engine_that_makes_tokens_but_breaks_each_call_is_of_no_more_us
     assert await heard(stage, None) == [(Head(failure=LOST), Tail("failed", failure=LOST))]
 
 
+async def test_one_prompt_that_breaks_its_calls_costs_no_replica(caplog: pytest.LogCaptureFixture) -> None:
+    stage = Stage(last_token_s=1e18)
+    await heard(stage, *["upstream_failed"] * 3 * MOST_FAILED_IN_A_ROW, prompts=1)
+    assert await stage.watch.proof() is True
+    assert caplog.messages == ["one prompt broke 5 calls of qwen-chat one after the other"]
+    # A good call between: whatever broke the others, the engine works.
+    assert await heard(stage, None, *["upstream_failed"] * (MOST_FAILED_IN_A_ROW - 1), None) == GOOD
+    # Another prompt is broken as well, and none is good: it is the engine.
+    await heard(stage, *["upstream_failed"] * 3 * MOST_FAILED_IN_A_ROW, prompts=1)
+    assert await stage.watch.proof() is True
+    await heard(stage, "upstream_failed", "upstream_failed", prompts=2)
+    assert await stage.watch.proof() is False
+
+
 @pytest.mark.parametrize("end", ["bad_request", "context_length", "overloaded", "queue_timeout"])
 async def test_what_a_caller_did_wrong_and_what_is_refused_says_nothing_of_the_engine(end: Reason) -> None:
     stage = Stage(last_token_s=1e18)
@@ -219,8 +233,8 @@ async def test_what_a_caller_did_wrong_and_what_is_refused_says_nothing_of_the_e
 
 async def test_a_call_that_is_left_says_nothing_of_the_engine() -> None:
     stage = Stage(last_token_s=1e18)
-    for _ in range(20):
-        packets = stage.watch.counted(ends("upstream_failed"))
+    for n in range(20):
+        packets = stage.watch.counted(ends("upstream_failed"), n)
         await anext(packets)
         await packets.aclose()
     assert await stage.watch.proof() is True

@@ -111,6 +111,30 @@ async def test_an_agent_that_is_back_is_believed_again_even_without_news() -> No
     assert [s.targets[0].health for s in agent.seen] == ["healthy", "unknown", "healthy"]
 
 
+async def test_of_an_agent_that_begins_anew_engines_serve_on_until_it_has_heard_them() -> None:
+    new = [replace(picture(n, 8), targets=(replace(TARGET, health="unknown"),)) for n in (1, 2, 2)]
+    agent = Agent(picture(3), RegionAway("died"), new[0], new[1], None, RegionAway("slow"), new[2])
+    watch = agent.watch()
+    for _ in range(5):
+        await watch.watch_once()
+        agent.now_s += 2.0
+    await watch.watch_once()
+    assert [s.targets[0].health for s in agent.seen] == ["healthy", "healthy", "healthy"]
+    # It has had the time to hear all replicas: what it does not know now is not known.
+    await watch.watch_once()
+    assert agent.asked[-3:] == [("watch", "router-1", (8, 2)), *[("watch", "router-1", (8, 0))] * 2]
+    assert agent.seen[3:] == [new[2]]
+
+
+async def test_an_agent_that_begins_anew_and_falls_silent_is_trusted_less_too() -> None:
+    agent = Agent(picture(3), picture(1, 8), *[RegionAway("died")] * 2)
+    watch = agent.watch()
+    for _ in range(4):
+        await watch.watch_once()
+        agent.now_s += 6.0
+    assert [s.targets[0].health for s in agent.seen] == ["healthy", "healthy", "unknown"]
+
+
 async def test_the_plans_age_goes_on_while_nobody_tells_it() -> None:
     agent = Agent(None, 2.5, RegionAway("x"), 0.5)
     watch = agent.watch()

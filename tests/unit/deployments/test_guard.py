@@ -18,7 +18,7 @@ from deployments import guard
 REPLICA = """
 import subprocess, sys, time
 from deployments.guard import Guard
-guard = Guard(frozen_after_s=1.0)
+guard = Guard(60.0, frozen_after_s=1.0)
 core = subprocess.Popen(
     [sys.executable, "-c", "import subprocess, sys, time; "
      "w = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)']); "
@@ -96,6 +96,28 @@ def test_a_frozen_replica_is_killed_with_its_engine(replicas: list[Replica]) -> 
     os.kill(replica.process.pid, signal.SIGSTOP)
     eventually(lambda: replica.process.poll() == -signal.SIGKILL, "the frozen replica was killed")
     eventually(lambda: gone(*replica.pids), "engine and guard are gone")
+
+
+def test_a_start_that_hangs_is_killed_with_its_engine_when_its_time_is_over() -> None:
+    code = (
+        "import subprocess, sys, time\n"
+        "from deployments.guard import Guard\n"
+        "guard = Guard(0.5)\n"
+        "core = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
+        "print(core.pid, flush=True)\n"
+        "time.sleep(600)\n"
+    )
+    pipe = subprocess.PIPE
+    starting = subprocess.Popen([sys.executable, "-c", code], stdout=pipe, stderr=pipe, text=True)
+    try:
+        assert starting.stdout is not None
+        core = int(starting.stdout.readline())
+        assert starting.wait(20.0) == -signal.SIGKILL
+        eventually(lambda: gone(core), "its engine is gone")
+    finally:
+        starting.kill()
+        _, said = starting.communicate()
+    assert said == f"the engine of process {starting.pid} has not started in its time; both are killed\n"
 
 
 def test_a_guard_that_died_is_replaced(replicas: list[Replica]) -> None:

@@ -80,7 +80,7 @@ async def test_an_app_that_lost_all_replicas_is_not_asked(monkeypatch: pytest.Mo
     await stage.keep()
     stage.running = 0
     assert (await stage.run(), stage.asked) == ("no_target", 0)
-    assert stage.agents.bereft() == {TARGET.app}
+    assert (stage.agents.bereft(), stage.agents.running()) == ({TARGET.app}, frozenset())
 
 
 @pytest.mark.parametrize(("running", "min_replicas"), [(0, 0), (None, 1), (1, 1)])
@@ -91,7 +91,21 @@ async def test_an_app_at_zero_one_that_starts_and_one_that_runs_are_asked(
     await stage.keep(min_replicas)
     stage.running = running
     assert stage.agents.bereft() == frozenset()
+    assert stage.agents.running() == ({TARGET.app} if running else frozenset())
     assert (len(await stage.run()), stage.asked) == (4, 1)
+
+
+@pytest.mark.parametrize(
+    ("running", "min_replicas", "queued"), [(0, 0, True), (None, 0, True), (1, 0, False), (None, 1, False)]
+)
+async def test_a_call_that_wakes_an_agent_has_waited(
+    monkeypatch: pytest.MonkeyPatch, running: int | None, min_replicas: int, queued: bool
+) -> None:
+    stage = Stage(monkeypatch, *FRAMES)
+    await stage.keep(min_replicas)
+    stage.running = running
+    frames = await stage.run()
+    assert [frame.queued for frame in frames if isinstance(frame, Head)] == [queued]
 
 
 async def test_a_call_that_waits_ends_when_the_last_replica_died(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,6 +120,8 @@ async def test_a_call_that_waits_ends_when_the_last_replica_died(monkeypatch: py
     assert await waiting == "no_target"
     assert stage.packets.cancelled == 1
     await stage.keep()
+    # An app that will be gone one day leaves nothing behind.
+    assert stage.agents._waiting == {}
 
 
 async def test_a_call_that_is_just_ending_is_not_ended_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,7 @@ ARGS = {"agent": "qwen-chat", "model_path": "s3://models/m/", "engine": {}, "eng
 
 
 def app(**changes: Any) -> dict[str, Any]:
-    return agent_app(AgentSpec.model_validate({**SPEC, **changes}), ARGS, "cloud-a", fresh_s=2.0)
+    return agent_app(AgentSpec.model_validate({**SPEC, **changes}), ARGS, "cloud-a", fresh_s=2.0, priority=100)
 
 
 def deployment(**changes: Any) -> dict[str, Any]:
@@ -62,6 +62,7 @@ def test_the_cooldown_is_how_long_serve_waits() -> None:
 
 TUNED = [
     {"maxQueueMs": 400},
+    {"timeouts": {"start": "5m", "firstByte": "5s"}},
     {"scaling": {"headroom": 0.5, "stepUp": 3, "stepDown": 0.25}},
     {"minReplicas": 2, "maxReplicas": 9},
     {"scaleTriggers": [

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from serve_app.core.reports import FRESH_S, PeerView, RegionState
+from serve_app.core.reports import BEGIN_S, PeerView, RegionState
 from serve_app.edge.beats import ROUND_TRIPS, BeatLine, OwnState, Watch
 from serve_app.edge.wire import Beat, WireError
 from tests.fakes import FakeClock
@@ -153,7 +153,8 @@ def test_a_regionagent_that_begins_anew_takes_no_healthy_region_away() -> None:
     # One replica pushes before the others do.
     some = replace(WELL, targets=(WELL.targets[0], ANEW.targets[1]))
     assert told(own, clock, some, 0.5) == ("healthy", "healthy", "slow")
-    assert told(own, clock, some, FRESH_S - 0.1) == ("healthy", "healthy", "unknown")
+    assert told(own, clock, some, BEGIN_S - 0.5) == ("healthy", "healthy", "stale")
+    assert told(own, clock, some, 0.1) == ("healthy", "healthy", "unknown")
 
 
 def test_what_an_old_regionagent_told_is_a_backup_and_what_failed_stays_failed() -> None:
@@ -161,7 +162,7 @@ def test_what_an_old_regionagent_told_is_a_backup_and_what_failed_stays_failed()
     own = OwnState(clock.now_s, 1.0)
     own.tell(replace(WELL, targets=(WELL.targets[0], replace(WELL.targets[1], health="ejected"))))
     assert told(own, clock, ANEW, 8.0) == ("stale", "stale", "ejected")
-    assert told(own, clock, ANEW, FRESH_S) == ("stale", "stale", "ejected")
+    assert told(own, clock, ANEW, BEGIN_S) == ("stale", "stale", "ejected")
     assert told(own, clock, ANEW, 0.1) == ("unknown", "unknown", "unknown")
 
 

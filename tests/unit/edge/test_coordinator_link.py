@@ -154,7 +154,7 @@ async def test_an_older_plan_on_the_same_link_ends_it(root: Path) -> None:
         assert all(plan.epoch == 9 for plan in region.plans)
 
 
-async def test_a_slow_line_costs_no_link_no_plan_and_no_target_of_a_peer(root: Path) -> None:
+async def test_rte_34_a_slow_line_costs_no_link_no_plan_and_no_target_of_a_peer(root: Path) -> None:
     """All times are a tenth of those of a line that takes 1.5 s each way."""
     loop, core = asyncio.get_running_loop(), RegionCore(FACTS, 7)
     there = RegionState("cloud-b", "healthy", "", (THERE,))

@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +15,18 @@ import pytest
 
 from cluster_configs.bundle import Config, to_documents
 from cluster_configs.load import load_paths
+from serve_app.core.preempt import Decision
 from serve_app.edge import config_keeper
-from serve_app.edge.config_keeper import IDLE_S, REFUSED_S, ConfigKeeper
+from serve_app.edge.config_keeper import IDLE_S, LOOK_S, REFUSED_S, ConfigKeeper
 from serve_app.edge.desired_config import ConfigWriter, Desired, by_name, rendered_with, steps
+from serve_app.edge.preemption import Preemption
 from serve_app.edge.serve_config import render, use_redis
 from serve_app.edge.serve_rest import ServeRestError
 from tests.region_fakes import FEDERATION
 
 TOP = {"proxy_location": "HeadOnly"}
+#: What is said of a revision whose engines were started once and failed.
+ONCE = "; starts in vain: 1, the next 60 s after the last"
 
 
 def app(name: str, **changes: Any) -> dict[str, Any]:
@@ -269,20 +274,29 @@ class Stage:
         self.revisions: list[str] = []
         self.put_back: list[int] = []
         self.slept_s = 0.0
+        self.resources: dict[str, float] = {}
+        self.decisions: list[Decision] = []
         self.on_sleep: Callable[[], None] = lambda: None
         self.restart()
 
     def restart(self) -> None:
         """The RegionAgent is replaced by another one, which knows what the file says and asks for nothing yet."""
+        made = ConfigWriter(self.serve, self._folder)  # type: ignore[arg-type]
         self.keeper = ConfigKeeper(
-            ConfigWriter(self.serve, self._folder),  # type: ignore[arg-type]
+            made,
             now_s=lambda: self.now_s,
             sleep=self.sleep,
             is_idle=lambda app: self.idle,
             on_revision=self.revisions.append,
             on_put_back=self.put_back.append,
+            preemption=Preemption(
+                made, now_s=lambda: self.now_s, resources=lambda: self.resources, on_decision=self.decided
+            ),
         )
         self.keeper.configure({**user_config(self._began), "top": TOP})
+
+    def decided(self, decision: Decision) -> None:
+        self.decisions.append(decision)
 
     async def sleep(self, seconds: float) -> None:
         self.now_s += seconds
@@ -361,7 +375,7 @@ async def test_an_engine_that_does_not_start_takes_everything_back_and_is_told(f
     await stage.keeper.turn()
     assert stage.engines == before
     assert stage.revisions == [""]
-    assert stage.keeper.told() == f"revision r3 is refused: {new} is DEPLOY_FAILED: out of memory"
+    assert stage.keeper.told() == f"revision r3 is refused: {new} is DEPLOY_FAILED: out of memory{ONCE}"
     await stage.keeper.turn()
     assert len(stage.serve.puts) == 2
 
@@ -437,7 +451,7 @@ async def test_a_way_that_was_cut_short_and_fails_goes_back_to_what_ran_before_i
     way.serve.broken[way.new] = "out of memory"
     await way.keeper.turn()
     assert (way.engines, way.routed) == ([way.old], [way.old])
-    assert way.keeper.told() == f"revision r2 is refused: {way.new} is DEPLOY_FAILED: out of memory"
+    assert way.keeper.told() == f"revision r2 is refused: {way.new} is DEPLOY_FAILED: out of memory{ONCE}"
 
 
 async def test_a_way_that_was_cut_short_after_the_routers_does_not_take_them_back(fleet: Path, tmp_path: Path) -> None:
@@ -505,8 +519,44 @@ async def test_a_revision_that_was_refused_is_tried_again_some_time_later(fleet:
     assert (way.engines, way.revisions[-1], way.keeper.told()) == ([way.new], "r2", "")
 
 
+async def test_an_engine_that_never_starts_is_started_ever_more_seldom_until_the_documents_change(
+    fleet: Path, tmp_path: Path
+) -> None:
+    way = Way(fleet, tmp_path)
+    way.serve.broken[way.new] = "out of memory"
+    began_s: list[float] = []
+    for _ in range(500):
+        puts = len(way.serve.puts)
+        await way.keeper.turn()
+        if len(way.serve.puts) > puts:
+            began_s.append(way.now_s)
+        way.now_s += LOOK_S
+    between_s = [b - a for a, b in pairwise(began_s)]
+    assert [round(s / REFUSED_S) for s in between_s] == [1, 2, 4, 8]
+    assert (way.engines, way.keeper.refused) == ([way.old], "r2")
+    assert way.keeper.told().endswith("out of memory; starts in vain: 5, the next 960 s after the last")
+    # Other documents are tried at once.
+    way.serve.broken.clear()
+    way.serve.starting.clear()
+    way.keeper.want("r3", way.documents)
+    await way.keeper.turn()
+    assert (way.engines, way.revisions[-1], way.keeper.refused) == ([way.new], "r3", "")
+
+
+async def test_documents_that_start_nothing_are_looked_at_again_each_minute(fleet: Path) -> None:
+    stage = Stage(start(fleet))
+    stage.keeper.want("r4", "[]")
+    said = set()
+    for _ in range(4):
+        await stage.keeper.turn()
+        said.add((stage.keeper.told(), stage.keeper._is_refused(stage.keeper._wanted)))
+        stage.now_s += REFUSED_S
+        assert not stage.keeper._is_refused(stage.keeper._wanted)
+    assert len(said) == 1 and "starts in vain" not in stage.keeper.told()
+
+
 @pytest.mark.parametrize(("written", "limit_s"), [("", 1800.0), ("timeouts: {start: 50m}\n  ", 3000.0)])
-async def test_an_engine_has_its_own_time_to_start_and_is_told_as_starting(
+async def test_rte_33_an_engine_has_its_own_time_to_start_and_is_told_as_starting(
     fleet: Path, tmp_path: Path, written: str, limit_s: float
 ) -> None:
     way = Way(fleet, tmp_path)
@@ -515,7 +565,7 @@ async def test_an_engine_has_its_own_time_to_start_and_is_told_as_starting(
     told: set[str] = set()
     way.on_sleep = lambda: told.add(way.keeper.told())
     await way.keeper.turn()
-    assert way.keeper.told() == f"revision r3 is refused: {way.new} not running after {limit_s:.0f} s"
+    assert way.keeper.told() == f"revision r3 is refused: {way.new} not running after {limit_s:.0f} s{ONCE}"
     assert limit_s < way.slept_s <= limit_s + 5.0
     assert f"revision r3: step 1 of 3: starting {way.new}" in told
     assert (way.engines, way.routed) == ([way.old], [way.old])
@@ -540,6 +590,23 @@ async def test_a_dashboard_that_is_away_is_asked_again_and_the_way_goes_on(fleet
     stage.serve.away = False
     await stage.keeper.turn()
     assert stage.revisions == ["", "r5"]
+
+
+async def test_room_is_looked_for_while_an_engine_starts_and_while_another_ends(fleet: Path, tmp_path: Path) -> None:
+    way = Way(fleet, tmp_path)
+    way.resources = {"CPU": 4.0}
+    way.idle = False
+
+    def later() -> None:
+        way.idle = way.slept_s > 12.0
+        if way.slept_s > 5.0:
+            way.serve.starting = set()
+
+    way.on_sleep = later
+    way.keeper.want("r2", way.documents)
+    await way.keeper.turn()
+    assert way.engines == [way.new]
+    assert len(way.decisions) == 1 + way.slept_s > 12
 
 
 async def test_a_fault_of_ours_does_not_end_the_keeper(fleet: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,10 @@ from cluster_configs.table import table_of
 from serve_app.core.fleet_events import KnownRegion
 from serve_app.core.nodes import Needs
 from serve_app.edge.fleet_documents import begun_with, config_of, expected, parsed, revision_of, wanted_of
+from serve_app.edge.model_files import embedded
+from serve_app.edge.model_store import address_of, open_store, push
 from serve_app.edge.serve_config import render
+from serve_app.edge.store_types import Limits
 from tests.control import documents
 
 
@@ -36,13 +39,16 @@ def test_of_a_model_that_is_not_here_nothing_is_expected(tmp_path: Path) -> None
     assert expected(config, "tiny-qwen") == expected(config_of(documents()))
 
 
-def test_weights_that_lie_elsewhere_are_known_by_their_address() -> None:
+def test_weights_in_a_store_are_known_by_what_its_manifest_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GRIX_CACHE", str(tmp_path / "cache"))
+    address = address_of(f"file://{tmp_path}/store/v1")
+    push(embedded("tiny-qwen"), address, open_store(address, Limits()), Limits(), lambda said: None)
     some = documents()
     owner = next(d for d in some if d["kind"] == "AgentPolicy" and "engineOf" not in d["spec"])
-    owner["spec"]["storage"] = {"modelPath": "s3://models/qwen/"}
-    found = expected(config_of(some))
-    assert found and found.keys() == expected(config_of(documents())).keys()
-    assert not set(found.values()) & set(expected(config_of(documents())).values())
+    owner["spec"]["storage"] = {"modelPath": address.uri}
+    assert expected(config_of(some)) == expected(config_of(documents())) != {}
 
 
 def test_needs_are_those_of_engines_and_not_of_who_borrows_one() -> None:

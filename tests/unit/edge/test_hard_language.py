@@ -142,6 +142,12 @@ def test_more_langid_a_language_that_is_not_served_is_never_a_blind_english(mode
     assert language(model, text, "ko") == "ko"
 
 
+@pytest.mark.parametrize("blank", [" " * 5000, "\n\t" * 5000, "\u3000" * 5000], ids=["spaces", "lines", "wide"])
+def test_more_langid_white_space_before_a_text_hides_it_from_nobody(model: LanguageId, blank: str) -> None:
+    assert language(model, f"{blank}返品したい") == "ja"
+    assert language(model, f"{blank}where is my order") == "en"
+
+
 ENDLESS = ["x" * 200_000, "a\u0301" * 50_000, "\U000e0041" * 1000, "{[" * 50_000, "\ud83e" * 1000]
 
 

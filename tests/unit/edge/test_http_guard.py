@@ -166,11 +166,13 @@ def test_what_serve_would_stumble_over_is_refused_by_name(name: bytes, value: by
     assert value.decode("latin-1") not in refused.value.message or not value
 
 
-@pytest.mark.parametrize("name", [b"x-request-id", b"authorization", b"host", b"content-type", b"content-encoding"])
+@pytest.mark.parametrize("name", [b"x-request-id", b"authorization", b"host", b"content-type", b"x-grix-history"])
 def test_what_decides_something_is_sent_once(name: bytes) -> None:
     with pytest.raises(GrixError, match="more than once"):
         checked([(name, b"identity"), (b"accept", b"*"), (name, b"identity")])
     assert len(checked([(b"accept", b"a"), (b"accept", b"b")])) == 2
+    # Each of two proxies on the way adds its own.
+    assert len(checked([(b"x-forwarded-proto", b"https"), (b"x-forwarded-proto", b"http")])) == 2
 
 
 @pytest.mark.parametrize("encoding", [b"gzip", b"identity, gzip", b"GZIP", b"br", b"x", b""])

@@ -48,7 +48,7 @@ def test_a_success_is_counted_and_measured() -> None:
 
 def test_a_refusal_that_knows_nothing_claims_nothing() -> None:
     made, meter, _ = journal()
-    made.finished(RequestRecord("r1", outcome="rejected", error="no_api_key", status=401, total_ms=0.0))
+    made.finished(RequestRecord("r1", "chat", outcome="rejected", error="no_api_key", status=401, total_ms=0.0))
     nobody = {"region": "none", "agent": "none", "language": "none", "outcome": "rejected", "status": "401"}
     assert meter.added == [
         ("grix_requests_total", nobody, 1),
@@ -59,7 +59,9 @@ def test_a_refusal_that_knows_nothing_claims_nothing() -> None:
 
 def test_a_request_that_a_limit_refused_is_counted_for_its_tenant() -> None:
     made, meter, _ = journal()
-    record = RequestRecord("r1", tenant="acme", region="cloud-a", outcome="rejected", error="root_limit", status=429)
+    record = RequestRecord(
+        "r1", "chat", tenant="acme", region="cloud-a", outcome="rejected", error="root_limit", status=429
+    )
     made.finished(record)
     whose = {"region": "cloud-a", "tenant": "acme"}
     assert ("grix_limited_total", {**whose, "reason": "root_limit"}, 1) in meter.added
@@ -97,7 +99,14 @@ def test_a_session_is_counted_by_its_store_and_when_it_moves() -> None:
 
 
 #: Counted when it happens, not when a request ends.
-ELSEWHERE = {"grix_session_store_errors_total", "grix_config_put_back_total"}
+ELSEWHERE = {
+    "grix_session_store_errors_total",
+    "grix_config_put_back_total",
+    "grix_preemptions_total",
+    "grix_preemption_restores_total",
+    "grix_missing_replicas",
+    "grix_failed_starts_total",
+}
 
 
 def test_every_number_has_the_labels_of_the_table() -> None:

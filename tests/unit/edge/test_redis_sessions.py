@@ -10,7 +10,6 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
-import psutil
 import pytest
 from redis.exceptions import OutOfMemoryError
 
@@ -344,8 +343,7 @@ async def test_a_redis_that_hangs_costs_one_call_its_limit_and_the_next_nothing(
     monkeypatch.setattr(redis_calls, "BACKGROUND_LIMIT_S", 0.2)
     failures = Failures()
     async with router(store, region, failures) as sessions:
-        assert store.server is not None
-        frozen = psutil.Process(store.server.pid)
+        frozen = store.process()
         frozen.suspend()
         try:
             assert (await sessions.open(KEY, history=False)).store == "off"

@@ -294,18 +294,23 @@ async def test_a_peer_that_dies_under_a_stream_is_a_tail(root: Path) -> None:
         await until(lambda: "cannot be reached: Connection refused" in a.view("cloud-b").fault)
 
 
+class Waits(FakeAgents):
+    """Holds each answer back before its body until it may go."""
+
+    def __init__(self) -> None:
+        super().__init__([GOOD])
+        self.go = asyncio.Event()
+
+    async def call(self, target: Any, call: AgentCall) -> AsyncIterator[Frame]:
+        async for frame in super().call(target, call):
+            if isinstance(frame, Body):
+                await self.go.wait()
+            yield frame
+
+
 async def test_a_region_that_ends_sends_new_calls_elsewhere_and_finishes_what_runs(root: Path) -> None:
-    go = asyncio.Event()
-
-    class Waits(FakeAgents):
-        async def call(self, target: Any, call: AgentCall) -> AsyncIterator[Frame]:
-            async for frame in super().call(target, call):
-                if isinstance(frame, Body):
-                    await go.wait()
-                yield frame
-
     async with two(root) as (a, b):
-        b.agents = b.gateway._servicer.calls.agents = Waits([GOOD])
+        b.agents = b.gateway._servicer.calls.agents = Waits()
         packets = a.gateway.call("cloud-b", CALL)
         await anext(packets)
         await until(lambda: bool(b.agents.calls))
@@ -314,9 +319,50 @@ async def test_a_region_that_ends_sends_new_calls_elsewhere_and_finishes_what_ru
         rest = asyncio.ensure_future(_all(packets))
         failure = (await a.frames("cloud-b"))[0].failure
         assert failure.reason in ("no_target", "replica_lost")
-        go.set()
+        b.agents.go.set()
         assert [frame for packet in await rest for frame in packet] == list(GOOD[1:])
         await draining
+
+
+@pytest.mark.parametrize("changed", ["address", "link_s", "silence_s", "peers"])
+async def test_a_call_that_runs_ends_over_the_link_of_before(root: Path, changed: str) -> None:
+    async with two(root) as (a, b):
+        cable = Cable(b.gateway.port or 0)
+        other_way = await cable.start()
+        b.agents = b.gateway._servicer.calls.agents = Waits()
+        link = a.gateway._links["cloud-b"]
+        plan = a.plan(None, cloud_b=other_way if changed == "address" else link.address)
+        changes = {"link_s": {"link_s": 5.0}, "silence_s": {"silence_s": 0.5, "beat_s": 0.03}, "peers": {"peers": {}}}
+        packets = a.gateway.call("cloud-b", CALL)
+        assert isinstance((await anext(packets))[0], Accepted)
+        await a.gateway.configure(replace(plan, **changes.get(changed, {})))
+        now = a.gateway._links.get("cloud-b")
+        assert (now is link) == (changed == "silence_s")
+        if now is not None:
+            # What was heard of the peer holds: the next call does not wait for a beat.
+            rest = asyncio.ensure_future(a.frames("cloud-b"))
+            await until(lambda: len(b.agents.calls) == 2 or rest.done())
+            assert (now.silence_s, now.beat_s) == ((0.5, 0.03) if changed == "silence_s" else (SILENCE_S, BEAT_S))
+        assert bool(cable._ends) == (changed == "address")
+        b.agents.go.set()
+        assert [frame for packet in await _all(packets) for frame in packet] == list(GOOD[1:])
+        if now is not None:
+            assert (await rest)[1:] == list(GOOD[1:])
+        # Nobody calls over the link of before any more: it is closed.
+        await until(lambda: not a.gateway._draining)
+        await cable.close()
+
+
+async def test_a_call_over_the_link_of_before_still_leaves_a_peer_that_falls_silent(root: Path) -> None:
+    async with two(root, True, (GOOD[0], "hang")) as (a, b, cable):
+        packets = a.gateway.call("cloud-b", CALL)
+        assert isinstance((await anext(packets))[0], Accepted)
+        await a.gateway.configure(a.plan(None, cloud_b=f"127.0.0.1:{b.gateway.port}"))
+        cable.passes.clear()
+        failure = Failure("peer_silent", "Region cloud-b fell silent.")
+        assert await _all(packets) == [(Head(failure=failure), Tail("failed", failure=failure))]
+        assert a.hears("cloud-b")
+        await until(lambda: not a.gateway._draining)
 
 
 async def _all(packets: AsyncIterator[Packet]) -> list[Packet]:
@@ -343,7 +389,7 @@ async def test_certificates_are_renewed_while_calls_and_beats_run(
         # The call of before runs over the channel of before until it ends.
         assert b.agents.closed == 1
         # A link that ends takes the channel of before with it.
-        await a.gateway._end_links(["cloud-b"])
+        await a.gateway._end_links()
         async with asyncio.timeout(5.0):
             (tail,) = [frame for packet in await _all(packets) for frame in packet]
         assert isinstance(tail, Tail) and tail.outcome == "failed"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -12,11 +12,16 @@ from typing import Any
 import pytest
 
 from cluster_configs.load import load_paths
-from serve_app.core.reports import FleetRegion, Plan, ReplicaReport, RouterReport, Trip
+from serve_app.core.preempt import PENDING_S, Change
+from serve_app.core.reports import FailedStart, FleetRegion, Plan, ReplicaReport, RouterReport, Trip
 from serve_app.core.snapshots import Load, Snapshot
+from serve_app.edge import config_keeper
+from serve_app.edge.desired_config import ConfigWriter
 from serve_app.edge.region_service import WATCH_S, RegionService
 from serve_app.edge.serve_config import render
 from tests.region_fakes import FEDERATION, beat
+from tests.unit.edge.test_desired_config import TOP
+from tests.unit.edge.test_preemption import DOC, Cluster, engine
 
 
 class Now:
@@ -40,7 +45,11 @@ def user_config(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 @asynccontextmanager
 async def service(
-    user_config: dict[str, Any], now: Now | None = None, folder: Path | None = None
+    user_config: dict[str, Any],
+    now: Now | None = None,
+    folder: Path | None = None,
+    failed: list[FailedStart] | None = None,
+    **more: Any,
 ) -> AsyncIterator[RegionService]:
     made = RegionService(
         now_s=now or Now(),
@@ -48,6 +57,8 @@ async def service(
         jitter=lambda: 0.0,
         nodes=lambda cloud, region: (),
         folder=folder,
+        on_failed_start=([] if failed is None else failed).append,
+        **more,
     )
     made.configure(user_config)
     try:
@@ -88,6 +99,27 @@ async def test_a_router_that_waits_is_woken_by_what_turns(user_config: dict[str,
         assert news is not None
         assert [(t.health, t.load.waiting) for t in news.targets] == [("healthy", 2), ("healthy", 2)]
         assert news.generation > snapshot.generation
+
+
+async def test_a_start_that_failed_is_counted_and_told_at_once(
+    user_config: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    counted: list[FailedStart] = []
+    async with service(user_config, failed=counted) as made:
+        made.push_replica(push(user_config))
+        snapshot = await first(made)
+        waiting = asyncio.create_task(made.watch("router-1", (snapshot.epoch, snapshot.generation)))
+        await asyncio.sleep(0)
+        report = FailedStart(push(user_config).app, "r2", "warm_up", "the engine does not get warm")
+        made.push_failed_start(report)
+        async with asyncio.timeout(5):
+            news = await waiting
+        assert news is not None
+        why = "a replica failed to start once: the engine does not get warm"
+        assert [(t.health, t.why) for t in news.targets] == [("healthy", why)] * 2
+        assert counted == [report]
+        said = f"replica r2 of {report.app} failed to start (warm_up): the engine does not get warm"
+        assert said in caplog.messages
 
 
 async def test_a_poll_without_news_ends_with_none(user_config: dict[str, Any]) -> None:
@@ -225,3 +257,35 @@ async def test_a_file_of_drains_that_is_none_is_left_aside(
     (tmp_path / "drains.json").write_text(text)
     async with service(user_config, folder=tmp_path) as made:
         assert not (await first(made)).targets[0].drained
+
+
+async def test_who_lacks_room_and_who_gives_way_are_told(
+    user_config: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(config_keeper, "LOOK_S", 0.01)
+    monkeypatch.setattr(config_keeper, "POLL_S", 0.01)
+    chat = f"qwen-chat--{user_config['engines']['qwen-chat'][:8]}"
+    cluster = Cluster({chat: engine(chat, 100), DOC: engine(DOC, 50)})
+    # Two are wanted, and only one can be had.
+    cluster.replicas = {chat: (1, 0, 2), DOC: (2, 0, 0)}
+    told: list[tuple[Change | None, Mapping[str, int]]] = []
+    now, writer = Now(), ConfigWriter(cluster, tmp_path)  # type: ignore[arg-type]
+    more = {"writer": writer, "resources": lambda: {"CPU": 4.0, "gpu_slot": 3.0}}
+    more["on_room"] = lambda change, missing: told.append((change, missing))
+    async with service({**user_config, "top": TOP}, now, tmp_path, **more) as made, asyncio.timeout(10):
+        while not told:
+            await asyncio.sleep(0.01)
+        made.push_replica(push(user_config))
+        now.time_s += PENDING_S
+        while not (cluster.puts and told[-1][1]["qwen-chat"]):
+            await asyncio.sleep(0.01)
+            now.time_s += 0.1
+        made.push_replica(push(user_config))
+        region = made.status()["region"]
+        assert [change for change, _ in told if change is not None] == [Change(DOC, 2, 1, chat)]
+        assert (cluster.most(DOC), region["lowered"]) == (1, {"doc": "at most 1 replica, for qwen-chat"})
+        assert [(t["agent"], t["missing"]) for t in region["targets"]] == [("qwen-chat", 1), ("qwen-doc", 1)]
+        assert (
+            region["why"] == "doc has at most 1 replica, for qwen-chat; qwen-chat wants 1 more than there is room for"
+        )
+        assert {t.short for t in (await first(made)).targets} == {True}

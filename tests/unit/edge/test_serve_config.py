@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -107,6 +108,8 @@ def test_the_engines_application_to_the_last_key() -> None:
                     "stall_after_s": 3.0,
                     "fresh_s": 2.0,
                     "start_limit_s": 1800.0,
+                    "priority": 100,
+                    "first_token_limit_s": 30.0,
                     "scaling": {
                         "slots_per_replica": 16.0,
                         "headroom_ratio": 0.0,
@@ -187,6 +190,20 @@ def test_router_and_detector_are_thin_and_do_their_own_admission(tmp_path: Path)
         },
         "ray_actor_options": {"num_cpus": 0.1},
     }
+
+
+@pytest.mark.parametrize(("own", "alias", "priority"), [(30, 20, 30), (30, 300, 300)])
+def test_an_engine_is_as_important_as_the_most_important_agent_that_uses_it(
+    own: int, alias: int, priority: int
+) -> None:
+    config = local()
+    said = {name: own if name == "qwen-chat" else alias for name in config.agents}
+    agents = {
+        name: policy.model_copy(update={"spec": policy.spec.model_copy(update={"priority": said[name]})})
+        for name, policy in config.agents.items()
+    }
+    engine = rendered(replace(config, agents=agents))["applications"][1]
+    assert engine["deployments"][0]["user_config"]["priority"] == priority
 
 
 def test_the_config_is_plain_json_and_the_same_each_time() -> None:

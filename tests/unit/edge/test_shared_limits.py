@@ -11,11 +11,23 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
-import psutil
 import pytest
 from redis.exceptions import RedisError
 
-from serve_app.core.admission import Admitted, Ask, Bucket, Refused, Slot, Spent, State, decide, give_back
+from serve_app.core.admission import (
+    NO_LIMITS,
+    Admitted,
+    Allowance,
+    Ask,
+    Bucket,
+    Left,
+    Refused,
+    Slot,
+    Spent,
+    State,
+    decide,
+    give_back,
+)
 from serve_app.edge import shared_limits
 from serve_app.edge.limits import LocalLimits
 from serve_app.edge.region_limits import RegionLimits
@@ -68,6 +80,12 @@ async def granted(limits: SharedLimits, ask: Ask, by: str = "region") -> Grant:
     return answer
 
 
+def levels(left: Left) -> list[float]:
+    assert left.requests is not None and left.tokens is not None
+    assert (left.requests.per_minute, left.tokens.per_minute) == (6_000, 100_000)
+    return [left.requests.level, left.tokens.level]
+
+
 async def redis_s(limits: SharedLimits) -> float:
     seconds, micros = await limits._client.time()
     return float(seconds + micros / 1e6)
@@ -100,6 +118,17 @@ async def test_at_once_from_many_sides_no_more_get_in_than_may(store: Store) -> 
     async with router(store) as one, router(store) as two:
         answers = await asyncio.gather(*(r.admit(ask) for _ in range(20) for r in (one, two)))
         assert sum(isinstance(a, Grant) for a in answers) == 5
+
+
+async def test_what_is_left_is_told_of_the_limits_that_there_are(store: Store) -> None:
+    async with router(store) as limits:
+        tokens = (await granted(limits, Ask("acme", 800, None, 1_000))).left
+        assert tokens.requests is None and tokens.tokens is not None
+        assert (tokens.tokens.per_minute, round(tokens.tokens.level)) == (1_000, 200)
+        slots = await granted(limits, Ask("sakura", 800, slots=(replace(SLOT, limit=1),)))
+        assert slots.left == NO_LIMITS
+        refused = await limits.admit(Ask("sakura", 800, 5, slots=(replace(SLOT, limit=1),)))
+        assert isinstance(refused, Refused) and refused.left == Left(Allowance(5, 5.0))
 
 
 async def test_tokens_come_back_when_they_were_not_used(store: Store) -> None:
@@ -146,9 +175,13 @@ async def test_the_script_decides_as_the_function_does(store: Store) -> None:
                 mine = decide(ask, state, after[0].at_s, slot_free_s=1.0)
                 assert isinstance(mine, Admitted) and mine.tokens is not None and after[1] is not None
                 assert after[1].level == pytest.approx(mine.tokens.level, abs=1e-3)
+                assert levels(theirs.left) == pytest.approx(levels(mine.left), abs=1e-3)
             else:
                 refusals += 1
                 assert isinstance(first, Refused) and first.reason == theirs.reason
+                assert all(a - 1e-3 <= b for a, b in zip(levels(first.left), levels(theirs.left), strict=True))
+                if isinstance(last, Refused):
+                    assert all(b <= a + 1e-3 for a, b in zip(levels(last.left), levels(theirs.left), strict=True))
                 if theirs.reason == "tokens_limit" and isinstance(last, Refused):
                     assert last.retry_after_s - 1e-3 <= theirs.retry_after_s <= first.retry_after_s + 1e-3
             while held and (isinstance(theirs, Refused) or draw.random() < 0.3):
@@ -206,8 +239,7 @@ async def test_a_redis_that_hangs_costs_one_call_its_limit_and_the_next_nothing(
     for name in ("CALL_LIMIT_S", "BACKGROUND_LIMIT_S"):
         monkeypatch.setattr(shared_limits, name, 0.5)
     async with router(store) as limits:
-        assert store.server is not None
-        frozen = psutil.Process(store.server.pid)
+        frozen = store.process()
         frozen.suspend()
         try:
             await granted(limits, OPEN, "router")
@@ -262,16 +294,18 @@ async def test_a_missing_password_file_is_a_fault_of_the_bundle(store: Store) ->
 async def test_a_bundle_that_takes_redis_away_leaves_the_count_of_what_runs(store: Store) -> None:
     limits = RegionLimits(time.monotonic)
     named = {"name": "a", "routers": 2, "redis": {"url": store.url, "passwordFile": store.password_file}}
+    assert limits.redis is None
     await limits.configure(named)
+    assert limits.redis == "down"
     shared = limits.now()
     assert isinstance(shared, SharedLimits)
-    await until(lambda: shared.up)
+    await until(lambda: limits.redis == "up")
     ask = Ask("acme", 1, slots=(Slot("tenant/acme", 2, "concurrency_limit"),))
     held = await granted(shared, ask)
     await limits.configure(named)
     assert limits.now() is shared
     await limits.configure({"name": "a", "routers": 2})
-    assert isinstance(await limits.now().admit(ask), Refused)
+    assert limits.redis is None and isinstance(await limits.now().admit(ask), Refused)
     shared.settle(held, Spent(True, 1, 1.0))
     assert isinstance(await limits.now().admit(ask), Grant)
 

@@ -1,0 +1,166 @@
+"""Turns of starting engines: real locks of real files, freed by whatever ends a process; time is moved by hand."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+
+from serve_app.edge import start_turns
+from serve_app.edge.start_turns import LOOK_S, StartTurns, starts_at_once, starts_folder
+
+#: Takes a turn and keeps it.
+HOLDER = """
+import asyncio, sys
+from pathlib import Path
+from serve_app.edge.start_turns import StartTurns
+async def hold():
+    async with StartTurns(Path(sys.argv[1]), 1).held("other"):
+        print("held", flush=True)
+        await asyncio.sleep(600)
+asyncio.run(hold())
+"""
+
+
+class Clock:
+    """Sleeps at once; what shall happen at a time happens while somebody sleeps."""
+
+    def __init__(self) -> None:
+        self.time_s = 0.0
+        self.at: dict[float, AsyncExitStack] = {}
+
+    def now_s(self) -> float:
+        return self.time_s
+
+    async def sleep(self, seconds: float) -> None:
+        self.time_s += seconds
+        if (ends := self.at.pop(self.time_s, None)) is not None:
+            await ends.aclose()
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def turns(folder: Path, clock: Clock, at_once: int = 1) -> StartTurns:
+    return StartTurns(folder / "starts", at_once, clock.now_s, clock.sleep)
+
+
+async def test_more_than_so_many_wait_until_one_has_started(
+    tmp_path: Path, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    first = AsyncExitStack()
+    async with AsyncExitStack() as second:
+        await first.enter_async_context(turns(tmp_path, clock, 2).held("one"))
+        await second.enter_async_context(turns(tmp_path, clock, 2).held("two"))
+        assert clock.time_s == 0.0 and caplog.messages == []
+        clock.at[3 * LOOK_S] = first
+        async with turns(tmp_path, clock, 2).held("three"):
+            assert clock.time_s == 3 * LOOK_S
+    assert caplog.messages == [
+        "three waits for another engine's start on this machine; at once: 2",
+        "three starts after a wait of 0.8 s",
+    ]
+
+
+async def test_a_start_that_fails_gives_its_turn_back(tmp_path: Path, clock: Clock) -> None:
+    with pytest.raises(ValueError, match="no such model"):
+        async with turns(tmp_path, clock).held("one"):
+            raise ValueError("no such model")
+    async with turns(tmp_path, clock).held("two"):
+        assert clock.time_s == 0.0
+
+
+async def test_the_turn_of_a_killed_process_is_free_and_of_a_living_one_is_not(tmp_path: Path, clock: Clock) -> None:
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(tmp_path / "starts")], stdout=subprocess.PIPE, text=True
+    )
+    kill = AsyncExitStack()
+    kill.callback(holder.wait)
+    kill.callback(os.kill, holder.pid, signal.SIGKILL)
+    try:
+        assert holder.stdout is not None and holder.stdout.readline() == "held\n"
+        clock.at[2 * LOOK_S] = kill
+        async with turns(tmp_path, clock).held("one"):
+            assert clock.time_s == 2 * LOOK_S and holder.returncode == -signal.SIGKILL
+    finally:
+        holder.kill()
+        holder.communicate()
+
+
+async def test_a_forked_engine_does_not_keep_the_turn_of_its_replica(tmp_path: Path, clock: Clock) -> None:
+    async with turns(tmp_path, clock).held("one"):
+        engine = os.fork()
+        if engine == 0:
+            signal.pause()
+    try:
+        async with turns(tmp_path, clock).held("two"):
+            assert clock.time_s == 0.0
+    finally:
+        os.kill(engine, signal.SIGKILL)
+        os.waitpid(engine, 0)
+
+
+async def test_where_there_can_be_no_locks_starts_are_not_limited(
+    tmp_path: Path, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "starts").write_text("somebody else's")
+    async with turns(tmp_path, clock).held("one"), turns(tmp_path, clock).held("two"):
+        assert clock.time_s == 0.0
+    assert [message.partition(":")[0] for message in caplog.messages] == [
+        "one does not wait for other engines' starts on this machine",
+        "two does not wait for other engines' starts on this machine",
+    ]
+
+
+async def test_a_folder_that_a_link_leads_away_from_is_not_used(tmp_path: Path, clock: Clock) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "starts").symlink_to(tmp_path / "elsewhere")
+    async with turns(tmp_path, clock).held("one"):
+        assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
+async def test_the_folder_is_private(tmp_path: Path, clock: Clock) -> None:
+    async with turns(tmp_path, clock).held("one"):
+        assert (tmp_path / "starts").stat().st_mode & 0o777 == 0o700
+
+
+async def test_what_starts_came_to_is_kept_by_engine_and_the_best_counts(tmp_path: Path, clock: Clock) -> None:
+    some = turns(tmp_path, clock)
+    assert some.usual_ms("a" * 64) is None
+    async with some.held("one"):
+        for came_to_ms in (40.0, 25.5, 90.0):
+            some.keep_usual_ms("a" * 64, came_to_ms)
+    assert (some.usual_ms("a" * 64), some.usual_ms("b" * 64)) == (25.5, None)
+
+
+@pytest.mark.parametrize("text", ["", "nan", "-3", "0", "inf", "much", "\udcff"])
+def test_what_cannot_have_been_measured_is_not_known(tmp_path: Path, clock: Clock, text: str) -> None:
+    (tmp_path / "starts").mkdir()
+    (tmp_path / "starts" / "usual-a").write_bytes(text.encode("utf-8", "surrogateescape"))
+    assert turns(tmp_path, clock).usual_ms("a") is None
+
+
+def test_what_cannot_be_kept_is_not_known_next_time(tmp_path: Path, clock: Clock) -> None:
+    some = turns(tmp_path, clock)
+    some.keep_usual_ms("a", 12.0)
+    assert some.usual_ms("a") is None
+
+
+@pytest.mark.parametrize(("cores", "at_once"), [(1, 2), (2, 2), (8, 2), (12, 3), (64, 16)])
+def test_how_many_at_once(monkeypatch: pytest.MonkeyPatch, cores: int, at_once: int) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(cores)))
+    assert starts_at_once() == at_once
+
+
+def test_all_replicas_of_a_cluster_share_its_temporary_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(start_turns.tempfile, "gettempdir", lambda: str(tmp_path))
+    assert starts_folder() == tmp_path / f"grix-starts-{os.getuid()}"
