@@ -25,6 +25,7 @@ from cluster_configs.fields import (
     Text,
     Word,
 )
+from cluster_configs.kind_rollout import Rollout
 from serve_app.core.reports import FRESH_S
 
 Role = Literal["primary", "secondary", "edge"]
@@ -200,6 +201,7 @@ class FederationSpec(Block):
     pki: Pki | None = None
     regions: Annotated[Items[Region], Field(min_length=1)]
     health: Health = Field(default_factory=Health)
+    rollout: Rollout = Field(default_factory=Rollout)
 
 
 class Federation(Document):

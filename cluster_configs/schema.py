@@ -8,6 +8,7 @@ from typing import Final
 from cluster_configs.fields import API_VERSION, Block, Document, Metadata
 from cluster_configs.kind_agent import AgentPolicy, AgentSpec, Engine, Gpu, Storage, Timeouts
 from cluster_configs.kind_federation import Coordinator, Federation, FederationSpec, Health, Http, Region
+from cluster_configs.kind_rollout import Rollout, SmokeTest
 from cluster_configs.kind_route_table import (
     Languages,
     Match,
@@ -51,6 +52,7 @@ __all__ = [
     "Metadata",
     "PromptTemplate",
     "Region",
+    "Rollout",
     "RouteTable",
     "RouteTableSpec",
     "RouteTarget",
@@ -58,6 +60,7 @@ __all__ = [
     "ScaleTrigger",
     "Scaling",
     "Scoring",
+    "SmokeTest",
     "Storage",
     "TemplateMetadata",
     "TemplateSpec",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -40,6 +41,19 @@ def table_of(user_config: Mapping[str, Any]) -> core.Table:
         open_access=bool(user_config.get("openAccess", False)),
         admission=core.AdmissionRules(**region.admission.model_dump()),
     )
+
+
+def table_with(user_config: Mapping[str, Any], data: str) -> core.Table:
+    """The table of a Router's user_config with other templates and routes: ``data`` is JSON of these documents.
+
+    Raises:
+        ConfigError, ValueError: for documents that are none, or that do not fit the agents here.
+    """
+    documents = json.loads(data)
+    (routes,) = (d for d in documents if d["kind"] == "RouteTable")
+    templates = [d for d in documents if d["kind"] == "PromptTemplate"]
+    other = {**user_config["documents"], "routes": routes, "templates": templates}
+    return table_of({**user_config, "documents": other})
 
 
 def _agent(bundle: Bundle, name: str, engine_digest: str) -> core.Agent:

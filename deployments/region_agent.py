@@ -6,14 +6,15 @@ from __future__ import annotations
 import logging
 import os
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import ray
 from ray import serve
 from ray.serve.handle import DeploymentHandle
 
+from deployments.region_handle import RegionHandle
 from serve_app.core.names import agent_of
 from serve_app.core.preempt import Change
 from serve_app.core.reports import FailedStart, Node, PeerView, RegionState, ReplicaReport, RouterReport
@@ -27,6 +28,9 @@ from serve_app.edge.serve_metrics import ServeMeter
 from serve_app.edge.serve_rest import ServeRest
 
 log = logging.getLogger("ray.serve")
+
+#: Of a release's smoke tests: a few whole answers.
+SMOKE_LIMIT_S: Final = 120.0
 
 
 def _nodes(cloud: str, region: str) -> tuple[Node, ...]:
@@ -56,6 +60,7 @@ class RegionAgent:
         """``gateway`` is not called from here: it pushes. An application is one graph, so it is bound here."""
         clock, meter = RealClock(), ServeMeter()
         self._region, self._meter = "", meter
+        self._routers = RegionHandle(1.0, "Router", "grix")
         self._service = RegionService(
             now_s=clock.now_s,
             unix_s=clock.unix_s,
@@ -67,6 +72,7 @@ class RegionAgent:
             resources=ray.cluster_resources,
             on_room=self._tell_room,
             on_failed_start=lambda report: meter.add("grix_failed_starts_total", self._labels(report), 1.0),
+            run_smoke=self._run_smoke,
         )
 
     def _labels(self, report: FailedStart) -> dict[str, str]:
@@ -77,6 +83,10 @@ class RegionAgent:
         self._service.configure(user_config)
         self._region = user_config["region"]["name"]
         log.setLevel(user_config.get("logLevel", "INFO"))
+
+    async def _run_smoke(self, revision: str, tests: Sequence[Mapping[str, Any]]) -> Sequence[str] | None:
+        faults: Sequence[str] | None = await self._routers.ask("smoke", revision, tests, limit_s=SMOKE_LIMIT_S)
+        return faults
 
     def _tell_room(self, change: Change | None, missing: Mapping[str, int]) -> None:
         for agent, replicas in missing.items():

@@ -1,4 +1,4 @@
-"""Calls to the region's RegionAgent, from replicas that do as well without one."""
+"""Calls to the region's RegionAgent, from replicas that do as well without one, and of it to Routers."""
 
 from __future__ import annotations
 
@@ -22,9 +22,15 @@ class RegionAway(Exception):
 
 
 class RegionHandle:
-    """The RegionAgent by handle, made off the loop when first asked for; each call is limited."""
+    """The RegionAgent by handle, made off the loop when first asked for; each call is limited.
 
-    def __init__(self, look_again_s: float = LOOK_AGAIN_S) -> None:
+    ``deployment`` and ``app`` name who is asked, where it is not the RegionAgent.
+    """
+
+    def __init__(
+        self, look_again_s: float = LOOK_AGAIN_S, deployment: str = "RegionAgent", app: str = REGION_APP
+    ) -> None:
+        self._who = (deployment, app)
         self._look_again_s = look_again_s
         self._handle: DeploymentHandle | None = None
         self._methods: dict[str, DeploymentHandle] = {}
@@ -57,12 +63,12 @@ class RegionHandle:
     async def _method(self, name: str) -> DeploymentHandle:
         if self._handle is None:
             if time.monotonic() - self._looked_s < self._look_again_s:
-                raise RegionAway("no RegionAgent")
+                raise RegionAway(f"no {self._who[0]}")
             self._looked_s = time.monotonic()
             try:
-                self._handle = await asyncio.to_thread(serve.get_deployment_handle, "RegionAgent", REGION_APP)
+                self._handle = await asyncio.to_thread(serve.get_deployment_handle, *self._who)
             except (KeyError, RayServeException, RayError):
-                raise RegionAway("no RegionAgent") from None
+                raise RegionAway(f"no {self._who[0]}") from None
         if name not in self._methods:
             # The first .options() must run on the loop that will use the handle.
             self._methods[name] = self._handle.options(

@@ -7,6 +7,7 @@ import logging
 import os
 import random
 import time
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import ray
@@ -39,9 +40,10 @@ from serve_app.edge.local_detector import LocalDetector
 from serve_app.edge.ray_cluster import HAPROXY_VARIABLE
 from serve_app.edge.region_limits import RegionLimits
 from serve_app.edge.region_sessions import RegionSessions
+from serve_app.edge.router_trial import RouterTrial
 from serve_app.edge.serve_metrics import ServeMeter, scrape
 from serve_app.edge.tracing import tracer, write_span
-from serve_app.ports import Detector, World
+from serve_app.ports import Detector, RequestRecord, World
 from serve_app.request_path import RequestPath
 
 log = logging.getLogger("ray.serve")
@@ -68,18 +70,21 @@ class Router:
             ask=RegionHandle(LOOK_S).ask,
             router=serve.get_replica_context().replica_id.unique_id,
             region=lambda: self._now().table.region.name,
-            report=self._breakers.report,
+            report=lambda router, now_s: self._trial.counts.on(self._breakers.report(router, now_s)),
             on_snapshot=self._see,
             now_s=self._clock.now_s,
         )
         self._targets = KnownTargets(self._breakers, self._fleet.hurry)
+        self._trial = RouterTrial()
+        self._path: RequestPath | None = None
         self._snapshot: Snapshot | None = None
         #: Apps that have no replica, and those that have one, as this Router knows by itself.
         self._bereft: frozenset[str] = frozenset()
         self._running: frozenset[str] = frozenset()
         self._apps: dict[str, int] = {}
-        spans, meter = tracer(), ServeMeter()
-        self._journal = RequestJournal(meter, lambda record: write_span(spans, record, time.time()))
+        meter = ServeMeter()
+        self._spans = tracer()
+        self._journal = RequestJournal(meter, self._ended)
         self._detector: Detector = HandleDetector(detector) if detector is not None else LocalDetector(self._now)
         self._generation = 0
         self._world: World | None = None
@@ -101,6 +106,7 @@ class Router:
         await self._handles.keep(self._apps)
         self._apps = apps
         self._generation += 1
+        self._trial.configure(user_config)
         self._keys = KeyIndex.of(table.tenants)
         self._world = self._world_of(table)
         log.setLevel(user_config.get("logLevel", "INFO"))
@@ -128,7 +134,15 @@ class Router:
         self._world = self._world_of(self._now().table)
 
     def _world_of(self, table: Table) -> World:
-        return World(table, self._seen_with(table))
+        return self._trial.world(table, self._seen_with(table))
+
+    def _ended(self, record: RequestRecord) -> None:
+        write_span(self._spans, record, time.time())
+        world = self._now()
+        self._trial.ended(record, world.table)
+        if record.canary_break:
+            # The user's next request is on the release in force, before the region has told so.
+            self._world = self._world_of(world.table)
 
     def check_health(self) -> None:
         """Serve replaces a Router that no longer learns of the fleet."""
@@ -154,7 +168,7 @@ class Router:
             await asyncio.sleep(REFRESH_S)
 
     def __serve_build_asgi_app__(self) -> ASGIApp:
-        path = RequestPath(
+        self._path = path = RequestPath(
             world=self._now,
             keys=lambda: self._keys,
             detector=self._detector,
@@ -211,6 +225,11 @@ class Router:
             if n["Alive"] and n["NodeID"] == here
         ]
         return await scrape(urls, {})
+
+    async def smoke(self, revision: str, tests: Sequence[Mapping[str, Any]]) -> list[str] | None:
+        """What a release that is tried fails at, ``None`` while its tests cannot run here."""
+        assert self._path is not None
+        return await self._trial.smoke(self._path, self._now(), revision, tests)
 
     def find_here(self, request_id: str) -> dict[str, Any] | None:
         """The record of a request this Router ended."""

@@ -14,7 +14,7 @@ from serve_app.core.heads import TWICE_SAID, is_once
 from serve_app.openai_request import MAX_BODY_BYTES, bad
 from serve_app.outcomes import GrixError
 from serve_app.relay import error_json
-from serve_app.request_path import Answer
+from serve_app.replies import Answer
 
 
 def headers_of(scope: Scope) -> dict[str, str]:

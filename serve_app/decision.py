@@ -37,6 +37,19 @@ class Decision:
     budget: budget.TokenBudget
 
 
+def tokens_of(table: Table, parsed: ParsedRequest, guess: LanguageGuess, route: rules.Route) -> budget.TokenBudget:
+    """How long the answer may be."""
+    return budget.decide(
+        parsed.max_tokens,
+        route.agent.max_tokens_default,
+        guess.language,
+        guess.script,
+        table.languages.token_ratio,
+        english=route.budget == "english",
+        context_left=route.agent.max_model_len,
+    )
+
+
 def shorten(limits: Timeouts, headers: Mapping[str, str]) -> Timeouts:
     """The policy's limits, shortened (never lengthened) by ``x-grix-{queue,first-byte,total}-timeout``."""
     for field in ("queue", "first_byte", "total"):
@@ -133,6 +146,7 @@ def describe(decision: Decision, record: RequestRecord) -> None:
     record.language, record.script, record.confidence = guess.language, guess.script, guess.confidence
     record.language_source = guess.source
     record.rule, record.rule_reason, record.agent = route.rule, route.reason, route.agent.name
+    record.wanted_release = route.agent.release if record.tried else None
     record.template = f"{route.template.language} v{route.template.version}" if route.template else None
     record.budget = asdict(decision.budget)
     record.prompt_tokens_estimate = decision.facts.prompt_tokens

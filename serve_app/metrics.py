@@ -38,6 +38,12 @@ TABLE: Final[tuple[Metric, ...]] = (
         ("region", "agent", "to"),
     ),
     Metric(
+        "grix_canary_breaks_total",
+        "counter",
+        "Users moved back to the release in force, as nobody could serve them the tried one.",
+        ("region", "agent"),
+    ),
+    Metric(
         "grix_hops", "histogram", "Regions that an answered request was handed on to.", ("region", "agent"), (0.5, 1.5)
     ),
     Metric(

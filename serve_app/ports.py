@@ -15,6 +15,7 @@ from serve_app.core.reports import Trip
 from serve_app.core.sessions import History, Store, Turn
 from serve_app.core.snapshots import Snapshot, Target
 from serve_app.core.table import Table
+from serve_app.core.trial import Tried, is_tried_on
 from serve_app.outcomes import Outcome, Reason
 
 Kind = Literal["chat", "completion"]
@@ -251,6 +252,11 @@ class RequestRecord:
     rule_reason: str | None = None
     agent: str | None = None
     template: str | None = None
+    tried: str | None = None
+    canary: bool | None = None
+    canary_place: int | None = None
+    canary_break: bool | None = None
+    wanted_release: str | None = None
     budget: dict[str, Any] | None = None
     prompt_tokens_estimate: int | None = None
     candidates: list[dict[str, Any]] = field(default_factory=list)
@@ -268,6 +274,7 @@ class RequestRecord:
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     finish_reason: str | None = None
+    answer_language: str | None = None
     queued: bool | None = None
     queue_wait_ms: float | None = None
     first_token_ms: float | None = None
@@ -280,7 +287,21 @@ class RequestRecord:
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """One consistent view for one request: the table and the snapshot, read once."""
+    """One consistent view for one request: the table and the snapshot, read once.
+
+    ``tried`` is a release that some users are on, with the table that it makes; ``before`` is the world of the others,
+    set in theirs.
+    """
 
     table: Table
     snapshot: Snapshot
+    tried: Tried | None = None
+    tried_table: Table | None = None
+    before: World | None = None
+
+    def of_user(self, place: int) -> World:
+        """The world of who stands at this place: see :func:`serve_app.core.trial.user_hash`."""
+        tried, table = self.tried, self.tried_table
+        if tried is None or table is None or place in tried.broken or not is_tried_on(place, tried.percent):
+            return self
+        return World(table, self.snapshot, tried, table, before=self)

@@ -11,24 +11,28 @@ from typing import Any
 from serve_app.admission import Admission
 from serve_app.attempts import Attempts
 from serve_app.core import budget, pick, rules
+from serve_app.core.retry import ELSEWHERE
 from serve_app.core.table import Tenant
 from serve_app.core.tenants import Caller, KeyIndex
-from serve_app.decision import Decision, agent_call, answer_headers, describe, nobody, note_serving, origin_of, shorten
+from serve_app.decision import (
+    Decision,
+    agent_call,
+    answer_headers,
+    describe,
+    nobody,
+    note_serving,
+    origin_of,
+    shorten,
+    tokens_of,
+)
 from serve_app.language import language_of
 from serve_app.openai_request import bad, parse_apart
 from serve_app.outcomes import GrixError
 from serve_app.ports import Clock, Detector, Journal, Kind, RequestRecord, Sessions, World
-from serve_app.relay import Started, error_event, error_json
+from serve_app.relay import Started, error_event
+from serve_app.replies import Answer, refusal
 from serve_app.sessions import RequestSession, open_session
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """What goes to the client: a whole body, or bytes as they come."""
-
-    status: int
-    headers: dict[str, str]
-    body: bytes | AsyncGenerator[bytes, None]
+from serve_app.wishes import Job, moved_back, on_release, wish_of
 
 
 @dataclass(slots=True)
@@ -72,6 +76,7 @@ class RequestPath:
         tenant, record.tenant, record.key_id = caller.tenant, caller.tenant.name, caller.key_id
         parsed = await parse_apart(record.kind, raw, headers)
         session = await open_session(self.sessions(), world.table.region, tenant, parsed, record)
+        world = on_release(world, tenant, session, record)
         decision = await self.decide(world, tenant, session, record, self.attempts.jitter())
         if not decision.choice.order:
             raise nobody(decision.choice, world.snapshot, self.attempts.targets, self.clock.now_s())
@@ -79,15 +84,13 @@ class RequestPath:
         decision = await self._keep(world, session, decision, record)
         limits = shorten(decision.route.agent.timeouts, headers)
         deadline_s = began_s + limits.total_s
-        call = agent_call(session.with_history(decision.route.agent.max_model_len), tenant, decision, record.request_id)
-        origin = replace(origin_of(world.table, tenant, parsed, ask, record), carry=session.carry())
-        started = await self.attempts.start(decision.choice.order, call, limits, deadline_s, record, origin)
+        job = Job(tenant, session, ask, limits, deadline_s, record)
+        started, decision = await self._start(world, decision, job)
         if note_serving(decision, started, record, began_s):
             is_load = not decision.choice.has_room(record.region, {a["target"] for a in record.attempts})
             self.attempts.targets.spilled(decision.route.agent.name, started.target.region, is_load=is_load)
         session.begun()
-        limits_told = self.admission.headers(record)
-        told = {**answer_headers(decision, started, record), **limits_told, **session.headers()}
+        told = {**answer_headers(decision, started, record), **self.admission.headers(record), **session.headers()}
         if parsed.stream:
             return Answer(200, told, self._stream(started, deadline_s, session, record, began_s))
         async with aclosing(self.attempts.relay(started, deadline_s, record)) as parts:
@@ -96,6 +99,24 @@ class RequestPath:
         session.ended(body)
         self._finish(record, began_s)
         return Answer(200, told, body)
+
+    async def _start(self, world: World, decision: Decision, job: Job) -> tuple[Started, Decision]:
+        """The first call that said something. Where nobody who serves a tried release can, others serve the one in
+        force."""
+        record, agent = job.record, decision.route.agent
+        call = agent_call(job.session.with_history(agent.max_model_len), job.tenant, decision, record.request_id)
+        origin = origin_of(world.table, job.tenant, job.session.parsed, job.ask, record)
+        origin, order = replace(origin, carry=job.session.carry()), decision.choice.order
+        try:
+            return await self.attempts.start(order, call, job.limits, job.deadline_s, record, origin), decision
+        except GrixError as error:
+            if world.before is None or error.reason not in ELSEWHERE:
+                raise
+            world = moved_back(world, agent, record)
+            decision = await self.decide(world, job.tenant, job.session, record)
+            if not decision.choice.order:
+                raise
+            return await self._start(world, decision, job)
 
     async def explain(self, raw: bytes, headers: Mapping[str, str], tenant: Tenant) -> dict[str, Any]:
         """What would be decided about a chat request, as plain data; ``x-grix-as-tenant`` asks for another tenant."""
@@ -108,6 +129,7 @@ class RequestPath:
         asked = known.get(name, tenant)
         parsed = await parse_apart("chat", raw, headers)
         session = await open_session(self.sessions(), world.table.region, asked, parsed, record)
+        world = on_release(world, asked, session, record)
         decision = await self.decide(world, asked, session, record)
         matched = rules.explain_rules(world.table, decision.facts)
         return {**asdict(record), "rules": [{"rule": rule, "result": why} for rule, why in matched]}
@@ -123,30 +145,11 @@ class RequestPath:
         messages = parsed.messages or [{"content": parsed.body.get("prompt", "")}]
         facts = rules.Facts(language, parsed.intent, budget.estimate_prompt_tokens(messages), tenant.name)
         route = rules.route(table, tenant, facts, parsed.model, parsed.route_hint)
-        wish = pick.Wish(
-            agent=route.agent,
-            tenant=tenant,
-            language=language,
-            # Of a kept conversation as much goes along as fits.
-            prompt_tokens=budget.least_prompt_tokens(session.parsed.messages or messages),
-            preferred_cloud=route.preferred_cloud,
-            pinned_release=route.pinned_release,
-            data_class=parsed.data_class,
-            region=table.region.name,
-            session=session.key,
-            kept=session.kept(route.agent.name),
-            keeps=session.keeps,
-        )
-        tokens = budget.decide(
-            parsed.max_tokens,
-            route.agent.max_tokens_default,
-            language,
-            guess.script,
-            table.languages.token_ratio,
-            english=route.budget == "english",
-            context_left=route.agent.max_model_len,
-        )
-        decision = Decision(guess, facts, route, wish, self._choose(world, wish, draw), tokens)
+        wish = wish_of(world, tenant, session, facts, route, messages)
+        choice = self._choose(world, wish, draw)
+        if world.before is not None and not (choice.order and route.agent.release):
+            return await self.decide(moved_back(world, route.agent, record), tenant, session, record, draw)
+        decision = Decision(guess, facts, route, wish, choice, tokens_of(table, parsed, guess, route))
         describe(decision, record)
         return decision
 
@@ -189,10 +192,7 @@ class RequestPath:
     def _refuse(self, error: GrixError, record: RequestRecord, began_s: float) -> Answer:
         record.outcome, record.error, record.status = error.status.outcome, error.reason, error.status.http
         self._finish(record, began_s)
-        told = {"content-type": "application/json", **self.admission.told_later(error).headers()}
-        if record.region:
-            told["x-grix-region"] = record.region
-        return Answer(error.status.http, told, error_json(error))
+        return refusal(error, record, self.admission.told_later(error).headers())
 
     def _finish(self, record: RequestRecord, began_s: float) -> None:
         record.total_ms = round((self.clock.now_s() - began_s) * 1000, 1)

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from serve_app.core import sessions as core
-from serve_app.core.answers import Listener, text_of_whole
-from serve_app.core.table import Region, Tenant
+from serve_app.core.answers import Listener, language_of_answer, text_of_whole
+from serve_app.core.table import Languages, Region, Tenant
 from serve_app.core.tenants import check_residency
 from serve_app.openai_request import ParsedRequest
 from serve_app.ports import Opened, RequestRecord, Sessions
@@ -27,6 +27,8 @@ class RequestSession:
     opened: Opened | None = None
     #: Turns are asked for, and this region may keep them.
     history: bool = False
+    #: The language of the answer is to be told among these: a release is tried.
+    languages: Languages | None = None
     _listener: Listener = field(default_factory=Listener)
 
     @property
@@ -96,16 +98,18 @@ class RequestSession:
 
     def hear(self, data: bytes) -> None:
         """Bytes of a stream that have gone to the client."""
-        if self.history:
+        if self.history or self.languages is not None:
             self._listener.hear(data)
 
     def ended(self, whole: bytes | None = None) -> None:
         """The answer has ended; ``whole`` when it was no stream. Half an answer, or none, is no turn."""
-        if self.opened is None or not self.history:
+        if not self.history and self.languages is None:
             return
         heard = self._listener.text if self._listener.done else ""
         answer = heard if whole is None else text_of_whole(whole)
-        if answer:
+        if answer and self.languages is not None:
+            self.record.answer_language = language_of_answer(answer, self.languages)
+        if answer and self.opened is not None and self.history:
             self.store.remember(self.opened, None, core.Turn(self.parsed.last_text, answer))
 
 

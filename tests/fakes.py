@@ -25,7 +25,8 @@ from serve_app.edge.local_sessions import LocalSessions
 from serve_app.openai_api import Api, Surface, caller_of
 from serve_app.outcomes import GrixError
 from serve_app.ports import Accepted, AgentCall, Body, Failure, Frame, Head, RequestRecord, Sessions, Tail, Usage, World
-from serve_app.request_path import Answer, RequestPath
+from serve_app.replies import Answer
+from serve_app.request_path import RequestPath
 
 Message = MutableMapping[str, Any]
 #: What a scripted target does next: gives a frame, raises, or (any text) hangs.

@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import get_args
 
 from cluster_configs.quantities import QuantityError, parse_duration_s, parse_size_bytes
+from serve_app.cli.rollout_commands import add_rollouts
 from serve_app.cli.say import OK, Progress, out, out_json
 from serve_app.cli.state import Home
 from serve_app.core.drill_verdict import Drill
+from serve_app.core.release_verdict import ReleaseDrill
 
 
 def _apply(args: argparse.Namespace) -> int:
@@ -65,8 +67,10 @@ def _coordinator(args: argparse.Namespace) -> int:
 
 
 def _drill(args: argparse.Namespace) -> int:
-    from serve_app.cli import drill
+    from serve_app.cli import drill, drill_release
 
+    if args.name in get_args(ReleaseDrill):
+        return drill_release.run(args.name, Home.here(), as_json=args.json)
     return drill.run(args.name, args.region, args.runs, Home.here(), as_json=args.json)
 
 
@@ -112,6 +116,7 @@ def add_operator(add: Callable[..., argparse.ArgumentParser], add_federation: Ca
     applied.add_argument("--dry-run", action="store_true", help="show what would change")
     applied.add_argument("--wait", type=count, default=120, metavar="SECONDS", help="limit until in force (120)")
     add_federation(applied)
+    add_rollouts(add, add_federation, count)
     region = add("region", _region, "take a region out of service for new requests, or back in")
     region.add_argument("verb", choices=["drain", "undrain"])
     region.add_argument("region", metavar="NAME")
@@ -140,7 +145,8 @@ def add_operator(add: Callable[..., argparse.ArgumentParser], add_federation: Ca
     link.add_argument("--rate", type=quantity(parse_size_bytes), metavar="SIZE", help="a second, such as 64Ki")
     link.add_argument("--json", action="store_true")
     drill = add("drill", _drill, "rehearse a failure under real requests, and measure it")
-    drill.add_argument("name", choices=get_args(Drill), metavar="NAME", help=", ".join(get_args(Drill)))
+    names = (*get_args(Drill), *get_args(ReleaseDrill))
+    drill.add_argument("name", choices=names, metavar="NAME", help=", ".join(names))
     drill.add_argument("--region", metavar="NAME", help="whose failure it is (the first one that is up)")
     drill.add_argument("--runs", type=count, default=1, metavar="N", help="so often (1)")
     drill.add_argument("--json", action="store_true")

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from serve_app.core.language import UNDETERMINED, decide
 from serve_app.core.openings import EVENT_END, MOST_HELD_BYTES, parsed, payload
 from serve_app.core.sessions import TEXT_BYTES
+from serve_app.core.table import Languages
 from serve_app.core.texts import clean_text
 
 #: A whole answer larger than this is not read for its text.
 WHOLE_BYTES: Final = 1024 * 1024
+#: What tells an answer's language.
+LANGUAGE_CHARS: Final = 500
 
 
 def _first(value: Any) -> dict[str, Any]:
@@ -29,6 +33,19 @@ def _content(message: Any) -> str:
 def text_of_whole(body: bytes) -> str:
     """The text of the first choice of a whole answer; ``""`` when it has none, as with a call of a tool."""
     return "" if len(body) > WHOLE_BYTES else _content(_first(parsed(body)).get("message"))
+
+
+def language_of_answer(text: str, languages: Languages) -> str | None:
+    """The language of an answer, ``None`` where its script and its words do not tell: no model is asked for it."""
+    guess = decide(
+        text[:LANGUAGE_CHARS],
+        lambda _: (),
+        None,
+        languages=languages.codes,
+        min_confidence=languages.min_confidence,
+        equivalent=languages.equivalent,
+    )
+    return None if guess.language == UNDETERMINED else guess.language
 
 
 class Listener:

@@ -28,13 +28,18 @@ from serve_app.core.fleet_events import (
     Refused,
     Reported,
     Restore,
+    Roll,
     SendPlan,
+    Steer,
     Tick,
     Wanted,
 )
 from serve_app.core.fleet_member import NOT_REPORTED, Member, named, weigh_peers
+from serve_app.core.fleet_plan import Planner
+from serve_app.core.fleet_rollout import Rollouts, Turn
 from serve_app.core.nodes import Needs, unmet
 from serve_app.core.reports import FleetRegion, Node, Plan
+from serve_app.core.rollout_store import history_of
 
 #: An epoch that a region has seen is believed up to so much ahead (ten years of seconds); beyond it is nonsense.
 MOST_AHEAD: Final = 10 * 365 * 86_400
@@ -47,6 +52,7 @@ class Fleet:
     wanted: Wanted
     facts: Facts
     began_s: float
+    rollouts: Rollouts = field(default_factory=Rollouts)
     members: dict[str, Member] = field(default_factory=dict)
     generation: int = 0
     sending: bool = False
@@ -55,8 +61,7 @@ class Fleet:
     held: tuple[Needs, ...] = ()
     _changed: bool = True
     _judged_s: float | None = None
-    due: Mapping[tuple[str, str], str] = field(default_factory=dict)
-    _due_of: tuple[Wanted | None, frozenset[str]] = (None, frozenset())
+    planner: Planner = field(default_factory=Planner)
     _out: list[Effect] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -87,8 +92,10 @@ class Fleet:
                 self._apply(event, now_s)
             case Restore():
                 self._restore(event, now_s)
+            case Roll() | Steer():
+                self._rolled(self.rollouts.handle(event, now_s))
         self._begin_sending(now_s)
-        if self._changed and self.sending and isinstance(event, Tick | Drain | Apply | Restore):
+        if self._changed and self.sending and not isinstance(event, LinkOpened | Reported | LinkClosed):
             self._send()
         return self._out
 
@@ -162,6 +169,7 @@ class Fleet:
                 self._out.append(CloseLink(member.link, "silent", f"{member.name} says nothing on it"))
                 self._note(COORDINATOR, "link", member.name, "open", "closed", "silent")
                 member.link = None
+        self._rolled(self.rollouts.look(self.members, self.wanted, now_s))
 
     def _admit_policies(self, now_s: float) -> None:
         """Nodes first, then policies: one that was carried once keeps its place."""
@@ -211,7 +219,9 @@ class Fleet:
         nodes = self._nodes(now_s)
         new = [needs for needs in event.wanted.needs if needs not in self.wanted.needs or needs in self.held]
         faults = [said for needs in new for said in unmet(needs, nodes)]
-        if faults:
+        if (busy := self.rollouts.busy()) is not None:
+            self._out.append(busy)
+        elif faults:
             self._out.append(Refused(tuple(faults)))
         elif not event.dry_run and event.wanted != self.wanted:
             self._note(event.who, "apply", "", self.wanted.revision, event.wanted.revision)
@@ -226,8 +236,19 @@ class Fleet:
         epoch = max(self.facts.epoch, event.facts.epoch + 1)
         self._note(event.who, "restore", "", self.wanted.revision, event.wanted.revision, f"epoch {epoch}")
         self._want(event.wanted, event.facts.drains, epoch)
+        self.rollouts = Rollouts(history=history_of(event.facts.history))
+        self._store(rollout="", history=event.facts.history)
         for member in self.members.values():
             self._judge(member, now_s, event.who)
+
+    def _rolled(self, turn: Turn | Refused | None) -> None:
+        if isinstance(turn, Turn):
+            self._note(turn.who, "rollout", turn.region, turn.before, turn.after, turn.why)
+            if turn.adopt is not None:
+                self._want(turn.adopt, self.facts.drains)
+            self._store(rollout=turn.rollout, history=turn.history)
+        elif turn is not None:
+            self._out.append(turn)
 
     def _want(self, wanted: Wanted, drains: Mapping[str, str], epoch: int | None = None) -> None:
         known = {r.name for r in wanted.regions}
@@ -271,24 +292,9 @@ class Fleet:
         self._changed = False
         self._out.append(SendPlan(self.plan()))
 
-    def _expected(self) -> Mapping[tuple[str, str], str]:
-        """What regions have to serve that say they run this revision: one that still rolls it out has not drifted."""
-        wanted = self.wanted
-        on = frozenset(m.name for m in self.members.values() if m.state and m.state.revision == wanted.revision)
-        if self._due_of != (wanted, on):
-            self._due_of = (wanted, on)
-            self.due = {key: release for key, release in wanted.expected.items() if key[0] in on}
-        return self.due
-
     def plan(self) -> Plan:
-        return Plan(
-            epoch=self.facts.epoch,
-            generation=self.generation,
-            regions=tuple(m.shown for m in self.members.values()),
-            revision=self.wanted.revision,
-            documents=self.wanted.documents,
-            expected=self._expected(),
-        )
+        trial = self.rollouts.trial()
+        return self.planner.plan(self.facts, self.generation, self.members, self.wanted, trial)
 
     def _store(self, **changes: Any) -> None:
         self.facts = replace(self.facts, **{k: v for k, v in changes.items() if v is not None})

@@ -8,6 +8,7 @@ from typing import Literal
 
 from serve_app.core.nodes import Needs
 from serve_app.core.reports import Node, PeerView, Plan, RegionState
+from serve_app.core.rollout import Rollout
 
 #: Who acts when no operator and no region does.
 COORDINATOR = "coordinator"
@@ -45,6 +46,7 @@ class Facts:
     """What outlives the coordinator. ``drains`` names who drained each region.
 
     ``begun`` names the documents it was started with: who starts it with others wants these, whatever was applied.
+    ``rollout`` and ``history`` are texts of ``rollout_store``.
     """
 
     epoch: int = 0
@@ -52,6 +54,8 @@ class Facts:
     revision: str = ""
     documents: str = ""
     begun: str = ""
+    rollout: str = ""
+    history: str = ""
 
 
 # ---- events ----
@@ -117,7 +121,24 @@ class Restore:
     wanted: Wanted
 
 
-Event = LinkOpened | Reported | LinkClosed | Tick | Drain | Apply | Restore
+@dataclass(frozen=True, slots=True)
+class Roll:
+    """A rollout begins. ``new`` and ``before`` are what its documents, and those before, ask for."""
+
+    rollout: Rollout
+    new: Wanted
+    before: Wanted
+
+
+@dataclass(frozen=True, slots=True)
+class Steer:
+    """An operator's word to the rollout that runs."""
+
+    who: str
+    act: Literal["pause", "resume", "abort"]
+
+
+Event = LinkOpened | Reported | LinkClosed | Tick | Drain | Apply | Restore | Roll | Steer
 
 # ---- effects ----
 

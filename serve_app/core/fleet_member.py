@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from serve_app.core.fleet_events import Audit, Reported, Wanted
-from serve_app.core.reports import FleetRegion, Node, PeerView, RegionPhase, RegionState
+from serve_app.core.reports import FleetRegion, Node, PeerView, RegionPhase, RegionState, TargetReport
 from serve_app.core.snapshots import Health, Load
+from serve_app.core.trial import NO_TRIAL
 
 #: What a region says of itself, as its phase. One that is unsure of itself keeps a part of its weight.
 PHASE_OF: Final[Mapping[Health, RegionPhase]] = {
@@ -78,8 +79,8 @@ class Member:
             lines.append(Audit(self.name, "revision", self.name, state.revision, f"{state.refused} refused", state.why))
         elif before is not None and state.revision != before.revision:
             lines.append(Audit(self.name, "revision", self.name, before.revision, state.revision))
-        old = {} if before is None else {t.agent: t.health for t in before.targets}
-        some = [t for t in state.targets if old.get(t.agent, t.health) != t.health]
+        old = {} if before is None else {t.agent: t.health for t in in_force(before)}
+        some = [t for t in in_force(state) if old.get(t.agent, t.health) != t.health]
         if some:
             was, is_ = named(f"{t.agent} {old[t.agent]}" for t in some), named(f"{t.agent} {t.health}" for t in some)
             lines.append(Audit(self.name, "targets", self.name, was, is_, _said(t.why for t in some)))
@@ -133,7 +134,7 @@ def weigh_peers(members: Mapping[str, Member], wanted: Wanted, now_s: float) -> 
 def without_load(state: RegionState) -> RegionState:
     """What of a report is in plans: what stays the same while all goes well."""
     targets = tuple(replace(t, load=_NO_LOAD, why="") for t in state.targets)
-    return replace(state, targets=targets, why="", age_s=0.0, spilled_rps={})
+    return replace(state, targets=targets, why="", age_s=0.0, spilled_rps={}, trial=NO_TRIAL)
 
 
 def same_facts(state: RegionState, shown: RegionState | None) -> bool:
@@ -150,14 +151,20 @@ def _said_of(state: RegionState) -> tuple[Any, ...]:
 
 
 def _facts(t: Any) -> tuple[Any, ...]:
-    return (t.agent, t.app, t.release, t.engine_digest, t.health, t.replicas, t.slots, t.max_model_len, t.missing)
+    what = (t.agent, t.app, t.release, t.engine_digest, t.canary)
+    return (*what, t.health, t.replicas, t.slots, t.max_model_len, t.missing)
+
+
+def in_force(state: RegionState) -> list[TargetReport]:
+    """One target for each agent: without those whose release is only tried."""
+    return [t for t in state.targets if not t.canary]
 
 
 def _drift(state: RegionState, wanted: Wanted) -> dict[str, str]:
     """By agent that serves another release than it has to, which ones these are."""
     if state.revision != wanted.revision:
         return {}
-    due = [(t.agent, t.release, wanted.expected.get((state.region, t.agent), t.release)) for t in state.targets]
+    due = [(t.agent, t.release, wanted.expected.get((state.region, t.agent), t.release)) for t in in_force(state)]
     return {
         agent: f"{agent} serves {release[:12]}, the plan says {planned[:12]}"
         for agent, release, planned in due
@@ -173,8 +180,8 @@ def _room(name: str, before: RegionState | None, state: RegionState) -> list[Aud
     if turned:
         was, is_ = (named(f"{a} {some[a]}" for a in turned if a in some) for some in (old, state.lowered))
         lines.append(Audit(name, "preempt", name, was, is_))
-    lacked = {} if before is None else {t.agent: t.missing for t in before.targets}
-    some = [t for t in state.targets if lacked.get(t.agent, 0) != t.missing]
+    lacked = {} if before is None else {t.agent: t.missing for t in in_force(before)}
+    some = [t for t in in_force(state) if lacked.get(t.agent, 0) != t.missing]
     if some:
         was = named(f"{t.agent} lacks {lacked.get(t.agent, 0)}" for t in some)
         lines.append(Audit(name, "room", name, was, named(f"{t.agent} lacks {t.missing}" for t in some)))

@@ -60,7 +60,7 @@ def _region(fleet: Fleet, member: Member, now_s: float) -> dict[str, Any]:
 
 
 def _target(fleet: Fleet, region: str, target: TargetReport) -> dict[str, Any]:
-    expected = fleet.due.get((region, target.agent))
+    expected = fleet.planner.due.get((region, target.agent))
     return {
         **{name: getattr(target, name) for name in _TARGET},
         "load": {name: getattr(target.load, name) for name in _LOAD},

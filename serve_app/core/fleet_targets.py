@@ -38,11 +38,18 @@ class PlanView:
         planned = self.regions.get(region.name)
         return region.accepts_spill and (planned is None or planned.accepts_spill)
 
-    def expected(self, region: str, agent: str, revision: str) -> str | None:
-        """The release that a region must serve; a region that has another revision is on its way, and may differ."""
-        if self.plan is None or self.plan.revision != revision:
+    def expected(self, region: str, target: TargetReport, revision: str) -> str | None:
+        """The release that a region must serve; a region that has another revision is on its way, and may differ.
+
+        Of a release that is tried no region differs that does not try it any more: it is on its way too.
+        """
+        if self.plan is None:
             return None
-        return self.plan.expected.get((region, agent))
+        if target.canary:
+            return None if self.plan.trial is None else self.plan.trial.expected.get((region, target.agent))
+        if self.plan.revision != revision:
+            return None
+        return self.plan.expected.get((region, target.agent))
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +82,7 @@ class FleetTargets:
 
     def __init__(self, breakers: SharedBreakers) -> None:
         self._breakers = breakers
-        self._ramps: dict[tuple[str, str], Ramp] = {}
+        self._ramps: dict[tuple[str, str, bool], Ramp] = {}
         self._kept: dict[str, _Kept] = {}
 
     def own(
@@ -125,7 +132,7 @@ class FleetTargets:
         return tuple((name, state) for name, state in states if state != "closed")
 
     def _ramp(self, target: Target) -> Ramp:
-        key = (target.region, target.agent)
+        key = (target.region, target.agent, target.canary)
         ramp = self._ramps.get(key)
         if ramp is None:
             ramp = self._ramps[key] = Ramp()
@@ -155,7 +162,7 @@ def _same(one: PeerSight, other: PeerSight) -> bool:
 
 def _plain(facts: RegionFacts, report: TargetReport, plan: PlanView, revision: str, network_ms: float | None) -> Target:
     """A target with its facts and its load; nothing is said of its health yet, but ``why`` of a drift."""
-    expected = plan.expected(facts.name, report.agent, revision)
+    expected = plan.expected(facts.name, report, revision)
     drifted = expected is not None and expected != report.release
     return Target(
         region=facts.name,
@@ -172,5 +179,6 @@ def _plain(facts: RegionFacts, report: TargetReport, plan: PlanView, revision: s
         drained=plan.is_drained(facts.name),
         drifted=drifted,
         short=report.missing > 0,
+        canary=report.canary,
         why=f"serves release {report.release[:12]}, the plan says {str(expected)[:12]}" if drifted else "",
     )

@@ -31,7 +31,8 @@ class Wish:
     """What a request needs of a target. It has ``prompt_tokens`` at least.
 
     ``session`` is the key that its turns share, ``kept`` the region that answered it before; ``keeps``: whether the
-    choice will be the next turn's ``kept``. ``hops`` counts regions that handed the request on already.
+    choice will be the next turn's ``kept``. ``hops`` counts regions that handed the request on already. ``release`` is
+    the one that is tried and that this user is on; ``None``: the one in force.
     """
 
     agent: Agent
@@ -46,6 +47,7 @@ class Wish:
     kept: str | None = None
     keeps: bool = True
     hops: int = 0
+    release: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +109,8 @@ def _unfit(target: Target, wish: Wish, zones: frozenset[str] | None) -> str | No
     """
     if wish.pinned_release and not target.release.startswith(wish.pinned_release):
         return f"serves release {target.release[:12]}, not {wish.pinned_release}"
+    if target.release != wish.release if wish.release is not None else target.canary:
+        return f"serves release {target.release[:12]}, which this user is not on"
     if zones is not None and zones.isdisjoint(target.residency):
         lies = ", ".join(sorted(target.residency)) or "no zone"
         return f"residency: data of {wish.tenant.name} may not be in {lies}"

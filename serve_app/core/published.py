@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from serve_app.core.snapshots import Load, RegionView, Snapshot, Target
+from serve_app.core.trial import Tried
 
 #: Numbers alone make a new snapshot at most this often, and a snapshot with other numbers is never older.
 NUMBERS_EVERY_S: Final = 0.3
@@ -42,7 +43,7 @@ def coarse(load: Load) -> Hashable:
 def _facts(target: Target) -> Hashable:
     where = (target.id, target.app, target.slots, target.max_model_len, target.residency, target.gpu_hour_usd)
     said = target.why.translate(_NO_DIGITS)
-    marks = (target.accepts_spill, target.drained, target.drifted, target.short)
+    marks = (target.accepts_spill, target.drained, target.drifted, target.short, target.canary)
     return (*where, target.health, target.breaker, *marks, said)
 
 
@@ -77,11 +78,14 @@ class Publisher:
         if seen > (self._epoch, self._generation):
             self._epoch, self._facts = seen[0] + 1, None
 
-    def publish(self, parts: Sequence[Part], regions: tuple[RegionView, ...], now_s: float) -> Snapshot:
+    def publish(
+        self, parts: Sequence[Part], regions: tuple[RegionView, ...], now_s: float, tried: Tried | None = None
+    ) -> Snapshot:
         """The snapshot of now: the last one, unless it is no longer true enough."""
         facts = (
             tuple(part.facts for part in parts),
             tuple((r.name, r.health, r.drained, r.accepts_spill) for r in regions),
+            tried,
         )
         numbers = tuple(part.numbers for part in parts)
         old = now_s - self._published_s >= NUMBERS_EVERY_S
@@ -89,5 +93,5 @@ class Publisher:
             self._generation += 1
             self._facts, self._numbers, self._published_s = facts, numbers, now_s
             targets = tuple(target for part in parts for target in part.targets)
-            self._last = Snapshot(self._epoch, self._generation, targets, regions)
+            self._last = Snapshot(self._epoch, self._generation, targets, regions, tried=tried)
         return self._last

@@ -15,6 +15,7 @@ from typing import Final
 from serve_app.core.fleet_targets import FleetTargets, PeerSight, PlanView
 from serve_app.core.published import Part, Publisher, coarse
 from serve_app.core.region_facts import FleetFacts
+from serve_app.core.region_trial import RegionTrial
 from serve_app.core.reports import (
     FailedStart,
     PeerView,
@@ -67,6 +68,8 @@ class RegionCore:
         self._publisher = Publisher(epoch)
         self._short: Mapping[str, int] = {}
         self._lowered: Mapping[str, str] = {}
+        #: The release that is tried here, if any.
+        self.trial = RegionTrial()
         #: Name of the configuration that is applied here.
         self.revision = ""
 
@@ -96,6 +99,7 @@ class RegionCore:
         self._breakers.take(report, now_s)
         self._wanted.add(report.wanted_spilled, now_s)
         self._spilled.add(report.spilled_to, now_s)
+        self.trial.take(report)
 
     def peers(self, views: Iterable[PeerView], now_s: float) -> None:
         """Takes what the gateway sees of the peers; a report in the name of another region is none."""
@@ -159,14 +163,15 @@ class RegionCore:
         if known != self._known:
             self._known = known
             self._breakers.retain({name for ids in known for name in ids})
-        return self._publisher.publish(parts, self._region_views(own, now_s), now_s)
+        return self._publisher.publish(parts, self._region_views(own, now_s), now_s, self.trial.tried)
 
     def own_state(self, now_s: float) -> RegionState:
         """This region's summary, for its peers and the coordinator."""
         reports = tuple(report for report, _ in self._own(now_s))
-        health, why = summed(reports)
-        spilled_rps = self._spilled.now(now_s)
-        return RegionState(self._facts.me, health, why, reports, self.revision, 0.0, spilled_rps, lowered=self._lowered)
+        health, why = _summed(reports)
+        spilled_rps, trial = self._spilled.now(now_s), self.trial.report()
+        told = (self._facts.me, health, why, reports, self.revision, 0.0, spilled_rps)
+        return RegionState(*told, lowered=self._lowered, trial=trial)
 
     @property
     def missing(self) -> dict[str, int]:
@@ -196,7 +201,10 @@ class RegionCore:
             standing = told.standing(now_s, may_sleep=agent.min_replicas == 0, stale_s=self._facts.stale_s)
             why = "; ".join(said for said in (standing.why, told.failing(now_s)) if said)
             standing = replace(standing, why=why)
-            made.append((_report(agent, standing, self._short.get(agent.app, 0)), standing))
+            report = _report(agent, standing, self._short.get(agent.app, 0))
+            made.append((report, standing))
+            if (canary := self.trial.canary(agent)) is not None:
+                made.append((replace(report, release=canary.release, canary=True), standing))
         return made
 
     def _peer_parts(self, now_s: float) -> Iterable[Part]:
@@ -246,7 +254,7 @@ class RegionCore:
         return view[1].network_ms if view is not None else None
 
     def _region_views(self, own: Iterable[tuple[TargetReport, Standing]], now_s: float) -> tuple[RegionView, ...]:
-        mine = summed([report for report, _ in own])
+        mine = _summed([report for report, _ in own])
         views = []
         for region in self._facts.regions.values():
             health, why = mine if region.name == self._facts.me else self._peer(region.name, now_s)
@@ -254,6 +262,11 @@ class RegionCore:
             spill = self._plan.accepts_spill(region)
             views.append(RegionView(region.name, region.cloud, health, why, spill, drained, network_ms))
         return tuple(views)
+
+
+def _summed(reports: Iterable[TargetReport]) -> tuple[Health, str]:
+    """The region as a whole. A release that is tried has the replicas of the one in force."""
+    return summed([report for report in reports if not report.canary])
 
 
 def _report(agent: Agent, standing: Standing, missing: int) -> TargetReport:

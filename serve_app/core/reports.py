@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from serve_app.core.snapshots import Health, Load
+from serve_app.core.trial import NO_TRIAL, ReleaseCount, Trial, TrialReport
 
 #: Spoken between regions and coordinator; N and N-1 interoperate.
 PROTOCOL: Final = 1
@@ -75,7 +76,8 @@ class RouterReport:
     """Pushed each second by each Router, and at once with a trip or a probe's result.
 
     ``wanted_spilled`` counts by agent the requests that went to another region because no engine here could take them;
-    ``spilled_to`` by region all that went there, those of a region that only comes back slowly too.
+    ``spilled_to`` by region all that went there, those of a region that only comes back slowly too. ``tried`` is the
+    revision that ``counts``, since the last push, and ``broken``, the places of users moved back, belong to.
     """
 
     router: str
@@ -84,13 +86,17 @@ class RouterReport:
     spilled_to: Mapping[str, int] = field(default_factory=dict)
     trips: tuple[Trip, ...] = ()
     probes: tuple[ProbeResult, ...] = ()
+    tried: str = ""
+    counts: tuple[ReleaseCount, ...] = ()
+    broken: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class TargetReport:
     """One target as its own region reports it, to the coordinator and in beats to peers.
 
-    ``missing`` are replicas that it wants and cannot have: there is no room, and nobody could give way.
+    ``missing`` are replicas that it wants and cannot have: there is no room, and nobody could give way. ``canary``: the
+    release is tried, by the same replicas as the one in force.
     """
 
     agent: str
@@ -104,6 +110,7 @@ class TargetReport:
     max_model_len: int
     load: Load
     missing: int = 0
+    canary: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +131,7 @@ class RegionState:
     spilled_rps: Mapping[str, float] = field(default_factory=dict)
     refused: str = ""
     lowered: Mapping[str, str] = field(default_factory=dict)
+    trial: TrialReport = NO_TRIAL
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +194,7 @@ class Plan:
     revision: str = ""
     documents: str = ""
     expected: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    trial: Trial | None = None
 
     @property
     def order(self) -> tuple[int, int]:

@@ -17,14 +17,16 @@ def fitted(
     no longer is not a target here. ``bereft`` are apps that this Router knows to have no replica, up to seconds before
     anybody misses their reports: they are a backup. Those in ``running`` have one, whoever has not heard it yet.
     """
-    told = {t.agent: t for t in snapshot.targets if t.region == table.region.name}
+    mine = [t for t in snapshot.targets if t.region == table.region.name]
+    told = {t.agent: t for t in mine if not t.canary}
     own = tuple(
         _as_known(
             told[plain.agent] if _same(told.get(plain.agent), plain) else _with_region(plain, snapshot), bereft, running
         )
         for plain in local_snapshot(table, snapshot.generation).targets
     )
-    return replace(snapshot, targets=(*own, *(t for t in snapshot.targets if t.region != table.region.name)))
+    canaries = tuple(_as_known(t, bereft, running) for t in mine if t.canary)
+    return replace(snapshot, targets=(*own, *canaries, *(t for t in snapshot.targets if t.region != table.region.name)))
 
 
 def _as_known(target: Target, bereft: frozenset[str], running: frozenset[str]) -> Target:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from serve_app.core.table import Table
+from serve_app.core.trial import Tried
 
 #: ``unknown`` is a value of its own: no report has come, so nothing is claimed.
 Health = Literal["healthy", "slow", "ejected", "probing", "stale", "unknown"]
@@ -35,7 +36,7 @@ class Target:
     ``weight`` in (0, 1] is the share of its score it counts with: less while it is slow or ramping up. ``why`` says
     what its health comes from. ``drained``: an operator took its region out; ``drifted``: it serves another release
     than its plan says; ``short``: it wants more replicas than its region has room for; ``runs``: whoever reads this
-    knows by itself that replicas run, whatever is reported.
+    knows by itself that replicas run, whatever is reported; ``canary``: the release is tried beside the one in force.
     """
 
     region: str
@@ -56,6 +57,7 @@ class Target:
     drifted: bool = False
     runs: bool = False
     short: bool = False
+    canary: bool = False
     why: str = ""
 
     @property
@@ -82,6 +84,7 @@ class Snapshot:
 
     ``lent`` are the ids of targets whose one half-open probe is lent to the reader of this snapshot. ``open_for_s`` has
     by id how long breakers were still open when it was made, ``received_s`` is when it came, by the reader's clock.
+    ``tried`` is the release that some users of this region are on.
     """
 
     epoch: int
@@ -91,6 +94,7 @@ class Snapshot:
     lent: frozenset[str] = frozenset()
     open_for_s: Mapping[str, float] = field(default_factory=dict)
     received_s: float | None = field(default=None, compare=False)
+    tried: Tried | None = None
 
     def recover_s(self, target_id: str, now_s: float) -> float | None:
         """When this target's breaker lets somebody ask; ``None``: it is not open, as far as is known."""

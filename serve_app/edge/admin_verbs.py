@@ -8,26 +8,20 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
+from cluster_configs.bundle import Config
 from cluster_configs.faults import ConfigError
 from serve_app.core.fleet_events import Apply, Audit, Drain, Event, Facts, Restore, Wanted
 from serve_app.core.fleet_status import status_of
+from serve_app.edge.admin_documents import AdminError, check_size, handed_in
 from serve_app.edge.coordinator_hub import Hub
 from serve_app.edge.facts_store import StoreError, facts_json, facts_of
-from serve_app.edge.fleet_documents import config_of, parsed, wanted_of
-from serve_app.edge.wire_link import MOST_DOCUMENTS_BYTES
+from serve_app.edge.fleet_documents import begun_with, parsed, wanted_of
+from serve_app.edge.rollout_verbs import RolloutVerbs
 
 #: Who watches asks each second: that is one line of the audit log in so long.
 STATUS_NOTED_S: Final = 60.0
+WATCHED: Final = frozenset({"status", "rollout_status", "drift"})
 MOST_LINES: Final = 2000
-MOST_DOCUMENTS: Final = 5000
-
-
-class AdminError(Exception):
-    """What an operator asked for is not done. ``faults`` has every reason where there may be several."""
-
-    def __init__(self, error: str, faults: tuple[str, ...] = ()) -> None:
-        super().__init__(error)
-        self.error, self.faults = error, faults
 
 
 async def wanted_from(facts: Facts, begun: Wanted, model: str | None) -> Wanted:
@@ -48,11 +42,15 @@ async def wanted_from(facts: Facts, begun: Wanted, model: str | None) -> Wanted:
 class Verbs:
     """The verbs over one hub."""
 
-    def __init__(self, hub: Hub, federation: str, begun: Wanted, model: str | None) -> None:
+    def __init__(
+        self, hub: Hub, federation: str, begun: Config, model: str | None, unix_s: Callable[[], float]
+    ) -> None:
+        """``begun`` are the documents of the coordinator's start."""
         self._hub = hub
         self._federation = federation
-        self._begun = begun
+        self._begun = begun_with(begun)
         self._model = model
+        rollouts = RolloutVerbs(hub, federation, begun, model, self._told, unix_s)
         self._watched: dict[str, float] = {}
         #: By verb: what does it, the fields it needs, and those it may have.
         self._verbs: Mapping[str, tuple[Callable[..., Awaitable[dict[str, Any]]], frozenset[str], frozenset[str]]] = {
@@ -63,6 +61,12 @@ class Verbs:
             "audit": (self._audit, frozenset(), frozenset({"last"})),
             "backup": (self._backup, frozenset(), frozenset()),
             "restore": (self._restore, frozenset({"backup"}), frozenset()),
+            "rollout_start": (rollouts.start, frozenset(), frozenset({"documents", "to"})),
+            "rollout_status": (rollouts.status, frozenset(), frozenset()),
+            "rollout_steer": (rollouts.steer, frozenset({"act"}), frozenset()),
+            "rollout_history": (rollouts.history, frozenset(), frozenset()),
+            "rollback": (rollouts.rollback, frozenset({"agent"}), frozenset({"to"})),
+            "drift": (rollouts.drift, frozenset(), frozenset()),
         }
 
     async def do(self, who: str, verb: str, text: str) -> dict[str, Any]:
@@ -76,7 +80,7 @@ class Verbs:
         except AdminError as error:
             self._hub.audit(Audit(who, "admin", "", verb, "refused", "; ".join((error.error, *error.faults))))
             raise
-        if verb != "status" or self._noted(who):
+        if verb not in WATCHED or self._noted(who):
             self._hub.audit(Audit(who, "admin", str(answer.get("region", "")), verb, "done"))
         return answer
 
@@ -132,24 +136,11 @@ class Verbs:
         return {"region": region, "phase": self._hub.fleet.members[region].shown.phase}
 
     async def _apply(self, who: str, documents: Any, dry_run: Any = False) -> dict[str, Any]:
-        if not isinstance(documents, list) or not all(isinstance(d, dict) for d in documents):
-            raise AdminError("documents: is no list of objects; allowed: whole documents as JSON")
-        if len(documents) > MOST_DOCUMENTS:
-            raise AdminError(f"documents: {len(documents)} of them; at most {MOST_DOCUMENTS} are allowed")
         if not isinstance(dry_run, bool):
             raise AdminError("dry_run: is no switch; allowed: true or false")
-        try:
-            config = await asyncio.to_thread(config_of, documents)
-        except ConfigError as error:
-            raise AdminError("the documents have faults", tuple(map(str, error.faults))) from None
-        name = config.federation.metadata.name
-        if name != self._federation:
-            said = f"Federation: metadata.name: is '{name}'; allowed: {self._federation}, whose certificates these are"
-            raise AdminError("refused", (said,))
+        config = await handed_in(documents, self._federation)
         wanted = await asyncio.to_thread(wanted_of, config, self._model)
-        if len(wanted.documents.encode()) > MOST_DOCUMENTS_BYTES:
-            said = f"documents: {len(wanted.documents)} characters; at most {MOST_DOCUMENTS_BYTES} bytes are allowed"
-            raise AdminError("refused", (said,))
+        check_size(wanted)
         before = self._hub.fleet.wanted.revision
         await self._told(Apply(who, wanted, dry_run))
         known = {agent for _, agent in wanted.expected}

@@ -113,9 +113,9 @@ class OwnState:
         self._now_s = now_s
         self._fresh_s = fresh_s
         self._told: tuple[float, RegionState] | None = None
-        #: By agent, what was known last and when, and since when nothing is known.
-        self._known: dict[str, tuple[float, TargetReport]] = {}
-        self._unsure_s: dict[str, float] = {}
+        #: By agent, and whether its release is tried, what was known last and when, and since when nothing is known.
+        self._known: dict[tuple[str, bool], tuple[float, TargetReport]] = {}
+        self._unsure_s: dict[tuple[str, bool], float] = {}
 
     def tell(self, state: RegionState) -> None:
         now_s = self._now_s()
@@ -125,12 +125,13 @@ class OwnState:
         self._told = (now_s, state)
 
     def _with_known(self, target: TargetReport, now_s: float) -> TargetReport:
+        key = (target.agent, target.canary)
         if target.health != "unknown":
-            self._known[target.agent] = (now_s, target)
-            self._unsure_s.pop(target.agent, None)
+            self._known[key] = (now_s, target)
+            self._unsure_s.pop(key, None)
             return target
-        at_s, known = self._known.get(target.agent, (now_s, target))
-        unsure_s = self._unsure_s.setdefault(target.agent, now_s)
+        at_s, known = self._known.get(key, (now_s, target))
+        unsure_s = self._unsure_s.setdefault(key, now_s)
         if known.release != target.release or now_s - unsure_s > BEGIN_S:
             return target
         if known.health in ("healthy", "slow") and now_s - at_s > FRESH_S:

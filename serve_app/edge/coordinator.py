@@ -23,6 +23,7 @@ from serve_app.edge.facts_store import Opened, Store, StoreError, opened
 from serve_app.edge.fleet_documents import begun_with, config_of, revision_of
 from serve_app.edge.grpc_tls import TlsError, TlsFolder, start_server
 from serve_app.edge.lease import RENEW_S, Lease
+from serve_app.edge.rollout_documents import rollouts_from
 
 log = logging.getLogger("ray.serve")
 
@@ -166,10 +167,11 @@ class Coordinator:
         old = await place.store.load() or Facts()
         facts = await self._new_epoch(place.store, old)
         wanted = await wanted_from(facts, begun, settings.model)
-        hub = Hub(Fleet(wanted, facts, self._now_s()), place.store, self._now_s, self._unix_s)
+        rollouts = await asyncio.to_thread(rollouts_from, facts, settings.model, self._now_s())
+        hub = Hub(Fleet(wanted, facts, self._now_s(), rollouts), place.store, self._now_s, self._unix_s)
         if facts.revision != old.revision:
             hub.audit(Audit(COORDINATOR, "documents", "", old.revision, "", "it was started with other documents"))
-        verbs = Verbs(hub, settings.federation, begun, settings.model)
+        verbs = Verbs(hub, settings.federation, settings.config, settings.model, self._unix_s)
         link_s = settings.config.federation.spec.health.link_timeout_s
         service = CoordinatorServer(hub, verbs, settings.federation, link_s)
         tls = TlsFolder(settings.pki_folder)
@@ -198,7 +200,7 @@ class Coordinator:
         """
         facts = replace(old, epoch=max(old.epoch + 1, int(self._unix_s())), begun=revision_of(self.settings.config))
         if facts.begun != old.begun:
-            facts = replace(facts, revision="", documents="")
+            facts = replace(facts, revision="", documents="", rollout="")
         await store.save(facts)
         return facts
 

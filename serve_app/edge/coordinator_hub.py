@@ -217,6 +217,7 @@ class Hub:
 
     def _whole(self, plan: Plan, told: Plan | None) -> bytes:
         """Every region of the plan; documents and releases, which are half of it, only to who has others."""
-        if told is None or (told.documents, told.expected) != (plan.documents, plan.expected):
+        rest = (plan.documents, plan.expected, plan.trial)
+        if told is None or (told.documents, told.expected, told.trial) != rest:
             return self._message(plan, None)
         return self._message(plan, replace(plan, regions=(), generation=-1))

@@ -14,7 +14,8 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from serve_app.core.fleet_events import Audit, CloseReason, LinkClosed, LinkOpened, Reported
-from serve_app.edge.admin_verbs import AdminError, Verbs
+from serve_app.edge.admin_documents import AdminError
+from serve_app.edge.admin_verbs import Verbs
 from serve_app.edge.coordinator_hub import Hub, Link
 from serve_app.edge.door import Door, Refused
 from serve_app.edge.grpc_tls import LINK_S

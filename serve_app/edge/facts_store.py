@@ -17,6 +17,7 @@ from redis.exceptions import RedisError
 
 from cluster_configs.kind_federation import Store as StoreSettings
 from serve_app.core.fleet_events import Facts
+from serve_app.core.rollout_store import history_of, rollout_of
 from serve_app.edge.lease import FileLease, Lease, RedisLease
 from serve_app.edge.shared_limits import connect
 
@@ -108,6 +109,8 @@ def facts_of(data: Any) -> Facts:
     if not isinstance(data, Mapping):
         raise StoreError(f"is {type(data).__name__}; allowed: an object as `backup` gives it")
     wanted = {"format", *(f.name for f in fields(Facts))}
+    # Facts of a version without rollouts have none.
+    data = {"rollout": "", "history": "", **data}
     if data.keys() != wanted:
         odd = sorted(map(str, data.keys() ^ wanted))
         raise StoreError(f"{', '.join(odd)}: unknown or missing; allowed: exactly {', '.join(sorted(wanted))}")
@@ -118,10 +121,15 @@ def facts_of(data: Any) -> Facts:
         raise StoreError(f"epoch: {str(epoch)[:40]!r} is none; allowed: a whole number from 0 to 2**53")
     if not isinstance(drains, Mapping) or not all(isinstance(v, str) for pair in drains.items() for v in pair):
         raise StoreError("drains: is no object of texts; allowed: {REGION: who drained it}")
-    for key in ("revision", "documents", "begun"):
+    for key in ("revision", "documents", "begun", "rollout", "history"):
         if not isinstance(data[key], str):
             raise StoreError(f"{key}: is {type(data[key]).__name__}; allowed: text")
-    return Facts(epoch, dict(drains), data["revision"], data["documents"], data["begun"])
+    try:
+        rollout_of(data["rollout"])
+        history_of(data["history"])
+    except ValueError as error:
+        raise StoreError(str(error)) from None
+    return Facts(**{**{key: data[key] for key in wanted - {"format"}}, "drains": dict(drains)})
 
 
 def _parsed(text: str, where: str) -> Facts:

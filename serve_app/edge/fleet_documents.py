@@ -19,6 +19,7 @@ from serve_app.edge.serve_config import agents_of, engine_args, router_config
 
 #: Models whose files may have to be made first; that is not the coordinator's work.
 _MADE: Final = frozenset({"smollm2"})
+NO_ENGINES: Final[Mapping[str, str]] = {}
 
 
 def config_of(documents: Sequence[Mapping[str, Any]]) -> Config:
@@ -46,10 +47,11 @@ def parsed(text: str) -> Config:
     return config_of(documents)
 
 
-def wanted_of(config: Config, model: str | None = None) -> Wanted:
+def wanted_of(config: Config, model: str | None = None, told: Mapping[str, str] = NO_ENGINES) -> Wanted:
     """What applied documents ask for. Reads the files of models that are on this machine: not for the loop.
 
-    ``model`` is what replaces every policy's own, as in ``grix up --model``.
+    ``model`` is what replaces every policy's own, as in ``grix up --model``. ``told`` are engine digests that regions
+    report, for agents whose model this machine has not.
     """
     documents = to_documents(config)
     return Wanted(
@@ -58,7 +60,7 @@ def wanted_of(config: Config, model: str | None = None) -> Wanted:
         needs=tuple(_needs(config)),
         revision=revision_of(config),
         documents=json.dumps(documents, ensure_ascii=False, separators=(",", ":")),
-        expected=expected(config, model),
+        expected=expected(config, model, told),
     )
 
 
@@ -111,10 +113,12 @@ def _needs(config: Config) -> list[Needs]:
     return out
 
 
-def expected(config: Config, model: str | None = None) -> dict[tuple[str, str], str]:
+def expected(
+    config: Config, model: str | None = None, told: Mapping[str, str] = NO_ENGINES
+) -> dict[tuple[str, str], str]:
     """The release of each (region, agent), as regions will compute it.
 
-    Left out are agents whose model this machine has not: of these no drift is claimed.
+    Left out are agents whose model this machine has not and no region ``told``: of these no drift is claimed.
     """
     engines: dict[str, str] = {}
     for name, policy in config.agents.items():
@@ -129,7 +133,8 @@ def expected(config: Config, model: str | None = None) -> dict[tuple[str, str], 
         except (ModelError, OSError):
             continue
     owners = {name: engine_owner(config.agents, name).metadata.name for name in config.agents}
-    known = {name: engines[owner] for name, owner in owners.items() if owner in engines}
+    known = {name: digest for name, digest in told.items() if name in owners}
+    known |= {name: engines[owner] for name, owner in owners.items() if owner in engines}
     regions = config.federation.spec.regions
     # A release does not depend on the region.
     table = table_of(router_config(config, regions[0], known, False))

@@ -148,7 +148,9 @@ class Gateway:
         servicer = PeerServer(
             door=Door(plan.federation, ("region",)),
             served=lambda: self.plan.served,
-            calls=PeerCalls(lambda: self.plan.served, self.agents, self.limits, self.clock, self.keep_session),
+            calls=PeerCalls(
+                lambda: self.plan.served, self.agents, self.limits, self.clock, self.keep_session, self._tried
+            ),
             watch_of=lambda peer: self._heard.get(peer),
             state=self._own.now,
             beat_s=lambda: self.plan.beat_s,
@@ -164,6 +166,11 @@ class Gateway:
         )
         self._servicer = servicer
         log.info("gateway of %s listens at %s", plan.me, listen)
+
+    def _tried(self) -> Mapping[str, str]:
+        """What the RegionAgent says is tried here."""
+        own = self._own.now()
+        return {} if own is None else {t.agent: t.release for t in own.targets if t.canary}
 
     def _drain_apart(self, servicer: PeerServer | None, server: grpc.aio.Server | None) -> None:
         """The server of before ends by itself; its port is free at once."""

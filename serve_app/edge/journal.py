@@ -95,6 +95,8 @@ class RequestJournal:
     def _measure_way(self, record: RequestRecord, where: Mapping[str, str]) -> None:
         if record.hops is not None:
             self._meter.observe("grix_hops", where, record.hops)
+        if record.canary_break:
+            self._meter.add("grix_canary_breaks_total", where, 1)
         if record.spilled:
             self._meter.add("grix_spills_total", {**where, "to": str(record.serving_region)}, 1)
         for tripped in record.tripped:

@@ -82,6 +82,8 @@ class PeerCalls:
     limits: Callable[[], Limits]
     clock: Clock
     keep_session: Callable[[str, bytes], None]
+    #: By agent, the release that this region tries beside the one in force.
+    tried: Callable[[], Mapping[str, str]] = dict
     draining: bool = False
 
     async def run(self, peer: str, call: AgentCall) -> AsyncGenerator[Packet, None]:
@@ -133,7 +135,9 @@ class PeerCalls:
         if agent is None or target is None:
             raise _not_here(f"Region {served.me} does not serve this agent.")
         if call.release and call.release != target.release:
-            raise _not_here(f"Region {served.me} serves another release of {agent.name}.")
+            if call.release != self.tried().get(agent.name):
+                raise _not_here(f"Region {served.me} serves another release of {agent.name}.")
+            target = replace(target, release=call.release)
         tenant = served.tenant(origin.tenant)
         if tenant is None:
             raise _not_here(f"Region {served.me} does not know this tenant.")

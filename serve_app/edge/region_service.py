@@ -25,6 +25,7 @@ from serve_app.edge.desired_config import ConfigWriter
 from serve_app.edge.drain_file import DrainFile
 from serve_app.edge.grpc_tls import TlsError, TlsFolder
 from serve_app.edge.preemption import Preemption, said
+from serve_app.edge.trial_runner import RunSmoke, TrialRunner
 
 log = logging.getLogger("ray.serve")
 
@@ -47,7 +48,8 @@ class RegionService:
 
     ``writer`` is ``None`` where nobody said where the cluster's dashboard is: then its Serve config is left alone.
     ``folder`` is for what shall outlive this process. ``resources`` are the cluster's, by name; ``on_room`` hears who
-    gave way or has its replicas again, and by agent how many replicas find no room.
+    gave way or has its replicas again, and by agent how many replicas find no room. ``run_smoke`` has a Router of the
+    region ask a release's smoke tests.
     """
 
     def __init__(
@@ -63,11 +65,14 @@ class RegionService:
         resources: Callable[[], Amounts] = dict,
         on_room: Callable[[Change | None, Mapping[str, int]], None] = lambda change, missing: None,
         on_failed_start: Callable[[FailedStart], None] = lambda report: None,
+        run_smoke: RunSmoke,
     ) -> None:
         self._clock_s, self._jitter, self._nodes, self._on_failed_start = now_s, jitter, nodes, on_failed_start
         self._seen_s = now_s()
         self._epoch = int(unix_s())
         self._core: RegionCore | None = None
+        self._run_smoke = run_smoke
+        self._trials: TrialRunner | None = None
         self._settings: tuple[str, str, float, float] | None = None
         self._where = ("", "")
         self._known_nodes: tuple[Node, ...] = ()
@@ -95,11 +100,14 @@ class RegionService:
         facts = fleet_facts(user_config)
         if self._core is None:
             self._core = RegionCore(facts, self._epoch)
+            self._trials = TrialRunner(self._core.trial, self._run_smoke, self._look)
             drains = self._drains.read()
             if drains is not None:
                 self._core.plan(drains, self._now_s())
         else:
             self._core.configure(facts)
+        assert self._trials is not None
+        self._trials.configure(user_config)
         self._where = (facts.regions[facts.me].cloud, facts.me)
         settings = (user_config["coordinator"], user_config["pkiFolder"], facts.heartbeat_s, facts.link_s)
         if settings != self._settings:
@@ -123,6 +131,8 @@ class RegionService:
         return None
 
     async def close(self) -> None:
+        if self._trials is not None:
+            self._trials.close()
         for task in (self._looking, self._linking, self._keeping):
             if task is not None:
                 task.cancel()
@@ -260,6 +270,8 @@ class RegionService:
             log.warning("a plan is older than the one before, and is not taken: %s", plan.order)
             return
         self._drains.keep(plan)
+        if self._trials is not None:
+            self._trials.take_plan(plan)
         if self._keeper is not None:
             self._keeper.want(plan.revision, plan.documents)
         self._look()

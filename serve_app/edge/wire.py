@@ -16,7 +16,9 @@ from google.protobuf.message import Message
 
 from serve_app.core.reports import PROTOCOL, RegionState, TargetReport
 from serve_app.core.snapshots import Health, Load
+from serve_app.core.trial import NO_TRIAL
 from serve_app.edge.protos import grix_pb2 as pb
+from serve_app.edge.wire_trial import MOST_COUNTS, report_message, report_of
 
 #: Of one region's report; twenty targets take 4 kB.
 MOST_STATE_BYTES: Final = 256 * 1024
@@ -143,6 +145,7 @@ def _target_message(target: TargetReport) -> pb.TargetReport:
         max_model_len=target.max_model_len,
         load=_load_message(target.load),
         missing=target.missing,
+        canary=target.canary,
     )
 
 
@@ -159,6 +162,7 @@ def _target_of(message: pb.TargetReport) -> TargetReport:
         max_model_len=message.max_model_len,
         load=_load_of(message.load),
         missing=message.missing,
+        canary=message.canary,
     )
 
 
@@ -177,6 +181,7 @@ def state_message(state: RegionState) -> pb.RegionState:
         spilled_rps=state.spilled_rps,
         refused=state.refused,
         lowered=state.lowered,
+        trial=report_message(state.trial),
     )
 
 
@@ -188,6 +193,7 @@ def state_of(message: pb.RegionState) -> RegionState:
     """
     bounded("state", message, MOST_STATE_BYTES)
     at_most("state.targets", message.targets, MOST_TARGETS)
+    at_most("state.trial.counts", message.trial.counts, MOST_COUNTS)
     return RegionState(
         region=message.region,
         health=_health(message.health),
@@ -198,6 +204,7 @@ def state_of(message: pb.RegionState) -> RegionState:
         spilled_rps={k: v for k, v in message.spilled_rps.items() if math.isfinite(v) and v >= 0},
         refused=message.refused,
         lowered=dict(message.lowered),
+        trial=report_of(message.trial) if message.HasField("trial") else NO_TRIAL,
     )
 
 

@@ -18,6 +18,7 @@ from serve_app.edge.wire import (
     state_message,
     state_of,
 )
+from serve_app.edge.wire_trial import trial_message, trial_of
 
 MOST_NODES_BYTES: Final = 1024 * 1024
 MOST_PEERS: Final = 1000
@@ -141,6 +142,7 @@ def plan_message(plan: Plan, told: Plan | None = None) -> pb.RegionDown:
     before = {} if told is None or full else {r.name: r for r in told.regions}
     # Thousands of entries, which change when somebody applies documents: they do not go with each heartbeat.
     expected = {} if told is not None and plan.expected == told.expected else plan.expected
+    is_new = told is None or plan.trial != told.trial
     return pb.RegionDown(
         protocol=PROTOCOL,
         epoch=plan.epoch,
@@ -151,6 +153,8 @@ def plan_message(plan: Plan, told: Plan | None = None) -> pb.RegionDown:
         documents=plan.documents if told is None or plan.documents != told.documents else None,
         expected=[pb.Expected(region=r, agent=a, release=release) for (r, a), release in expected.items()],
         has_expected=told is None or plan.expected != told.expected,
+        trial=trial_message(plan.trial) if plan.trial is not None and is_new else None,
+        has_trial=is_new,
     )
 
 
@@ -175,7 +179,10 @@ def plan_of(message: pb.RegionDown, before: Plan | None = None) -> Plan:
         if unknown:
             raise WireError("regions", f"{min(unknown)!a} has changed but was never in the plan of this link")
         regions = tuple(changed.get(r.name, r) for r in before.regions)
+    if message.HasField("trial") and len(message.trial.data) > MOST_DOCUMENTS_BYTES:
+        raise WireError("trial.data", f"at most {MOST_DOCUMENTS_BYTES} bytes are allowed")
     expected = {(e.region, e.agent): e.release for e in message.expected}
+    trial = trial_of(message.trial) if message.HasField("trial") else None
     return Plan(
         epoch=message.epoch,
         generation=message.generation,
@@ -183,4 +190,5 @@ def plan_of(message: pb.RegionDown, before: Plan | None = None) -> Plan:
         revision=message.revision,
         documents=message.documents if before is None or message.HasField("documents") else before.documents,
         expected=before.expected if before is not None and not message.has_expected else expected,
+        trial=before.trial if before is not None and not message.has_trial else trial,
     )

@@ -242,6 +242,30 @@ def test_a_peer_that_stalls_in_mid_air_is_left_within_a_second_of_silence(federa
     assert {status for status, _, _ in answers} == {200}
 
 
+def test_a_rollback_under_load_serves_the_release_before_everywhere_and_fails_nobody(federation: Federation) -> None:
+    """The drill rolls a template out over both regions first. How fast the way back was is for the drill to judge."""
+    done = federation.grix("drill", "rollback", "--json", check=False)
+    told = json.loads(done.stdout)
+    assert (told["rolled_back"], told["failed_requests"]) == (True, 0), done.stderr
+    assert told["reached_regions"] == ["cloud-a", "cloud-b"], done.stderr
+    assert told["served_old_everywhere_s"] is not None, done.stderr
+    past = json.loads(federation.grix("rollout", "history", "--json").stdout)
+    assert [one["outcome"] for one in past] == ["done", "done"]
+    assert federation.grix("drift").stdout == "every region serves what the plan says\n"
+
+
+def test_a_release_with_a_wrong_instruction_reaches_nobody(federation: Federation) -> None:
+    done = federation.grix("drill", "bad-release", "--json", check=False)
+    told = json.loads(done.stdout)
+    assert (told["rolled_back"], told["failed_requests"], told["reached_user_ratio"]) == (True, 0, 0.0), done.stderr
+    last = json.loads(federation.grix("rollout", "history", "--json").stdout)[-1]
+    # The secondary region comes first.
+    assert (last["outcome"], last["why"]) == (
+        "rolled_back",
+        "cloud-b: smoke tests: ja: the template's instruction is in ko",
+    )
+
+
 def scaling_documents(folder: Path) -> list[str]:
     """The same set, where the chat agent may have a second engine and gives it back after 15 quiet seconds."""
     file, *others = documents(folder)

@@ -8,7 +8,7 @@ from typing import Any, get_args
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from serve_app.core import reports
+from serve_app.core import reports, trial
 from serve_app.core.snapshots import Health, Load
 from serve_app.edge.protos import grix_pb2 as pb
 from serve_app.edge.wire import Beat, WireError, beat_message, beat_of, state_of
@@ -30,7 +30,30 @@ LOADS = st.builds(
     *[st.none() | COUNTS] * 2,
     *[st.none() | NUMBERS] * 3,
 )
-TARGETS = st.builds(reports.TargetReport, NAMES, NAMES, TEXT, TEXT, HEALTH, TEXT, COUNTS, COUNTS, COUNTS, LOADS, COUNTS)
+TARGETS = st.builds(
+    reports.TargetReport, NAMES, NAMES, TEXT, TEXT, HEALTH, TEXT, COUNTS, COUNTS, COUNTS, LOADS, COUNTS, st.booleans()
+)
+RELEASE_COUNTS = st.builds(
+    trial.ReleaseCount, NAMES, TEXT, *[BIG] * 6, st.lists(BIG, max_size=len(trial.FIRST_TOKEN_MS)).map(tuple)
+)
+TRIAL_REPORTS = st.builds(
+    trial.TrialReport,
+    TEXT,
+    BIG,
+    COUNTS,
+    st.sampled_from(get_args(trial.Smoke)),
+    TEXT,
+    st.lists(RELEASE_COUNTS, max_size=2).map(tuple),
+)
+EXPECTED = st.dictionaries(st.tuples(NAMES, NAMES), TEXT, max_size=3)
+TRIALS = st.builds(
+    trial.Trial,
+    TEXT,
+    BIG,
+    TEXT,
+    st.dictionaries(NAMES, st.builds(trial.Stage, st.integers(0, 100), st.booleans()), max_size=3),
+    EXPECTED,
+)
 STATES = st.builds(
     reports.RegionState,
     NAMES,
@@ -42,6 +65,7 @@ STATES = st.builds(
     st.dictionaries(NAMES, NUMBERS, max_size=3),
     TEXT,
     st.dictionaries(NAMES, TEXT, max_size=3),
+    TRIAL_REPORTS,
 )
 NODES = st.builds(
     reports.Node,
@@ -70,14 +94,13 @@ FLEET = st.builds(
 )
 ORDERS = st.tuples(st.integers(0, 5), st.integers(0, 5))
 PLANS = st.builds(
-    lambda order, regions, revision, documents, expected: reports.Plan(
-        *order, tuple(regions), revision, documents, expected
-    ),
+    lambda order, regions, *rest: reports.Plan(*order, tuple(regions), *rest),
     ORDERS,
     st.lists(FLEET, max_size=4, unique_by=lambda region: region.name),
     TEXT,
     TEXT,
-    st.dictionaries(st.tuples(NAMES, NAMES), TEXT, max_size=3),
+    EXPECTED,
+    st.none() | TRIALS,
 )
 FAILURES = st.builds(Failure, st.sampled_from(list(STATUS)), TEXT, MAYBE_TEXT, st.none() | NUMBERS)
 FRAMES = st.one_of(

@@ -16,7 +16,7 @@ from serve_app.core.tenants import KeyIndex, hash_key
 from serve_app.edge.limits import HELD_GUESS_S
 from serve_app.outcomes import GrixError
 from serve_app.ports import Grant
-from serve_app.request_path import Answer
+from serve_app.replies import Answer
 from tests.fakes import BEARER, GOOD, HELLO, KEY, STREAMED, FakeAgents, Stage, Step, a_table, refused, settle
 
 TRACES = [f"00-{digit * 32}-00f067aa0ba902b7-01" for digit in "12"]

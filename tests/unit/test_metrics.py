@@ -15,6 +15,7 @@ def test_names_are_unique_and_found() -> None:
         "grix_requests_total",
         "grix_errors_total",
         "grix_retries_total",
+        "grix_canary_breaks_total",
         "grix_spills_total",
         "grix_hops",
         "grix_breaker_trips_total",

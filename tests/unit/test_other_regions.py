@@ -17,7 +17,7 @@ from serve_app.core.shared_breakers import SharedBreakers
 from serve_app.core.snapshots import Load, Snapshot, Target
 from serve_app.core.table import Tenant, TenantLimits, Timeouts
 from serve_app.ports import Accepted, Body, Head, Origin, Tail
-from serve_app.request_path import Answer
+from serve_app.replies import Answer
 from tests.fakes import BEARER, GOOD, HELLO, STREAMED, Stage, Step, a_table, agent, failed, refused, two_regions
 
 TRACE = "00-" + "1" * 32 + "-" + "2" * 16 + "-01"

@@ -15,7 +15,7 @@ from serve_app.core.retry import RetryBudget
 from serve_app.core.snapshots import Snapshot
 from serve_app.core.table import Tenant, Timeouts
 from serve_app.ports import Accepted, Body, Failure, Head, Tail
-from serve_app.request_path import Answer
+from serve_app.replies import Answer
 from tests.fakes import (
     BEARER,
     GOOD,

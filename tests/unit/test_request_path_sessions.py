@@ -13,7 +13,7 @@ import pytest
 from serve_app.core.sessions import Carry, History, Turn, unpack
 from serve_app.core.snapshots import Load, Snapshot
 from serve_app.ports import Accepted, Body, Head, Opened, Tail, Usage
-from serve_app.request_path import Answer
+from serve_app.replies import Answer
 from tests.fake_sessions import FakeSessions
 from tests.fakes import BEARER, HELLO, OPERATOR, Stage, Step, failed, two_regions
 

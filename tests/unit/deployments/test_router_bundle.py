@@ -12,6 +12,7 @@ import pytest
 from cluster_configs.load import load_paths
 from deployments.router import Router
 from serve_app.core.tenants import KeyIndex
+from serve_app.edge.router_trial import RouterTrial
 from serve_app.edge.serve_config import render
 from tests.region_fakes import FEDERATION
 
@@ -52,6 +53,7 @@ async def test_engines_of_a_new_bundle_can_be_called_before_a_request_is_decided
     router._limits = router._sessions = Configured()
     router._handles = handles = Handles(router)
     router._tasks, router._generation, router._world, router._keys = ["runs"], 0, None, KeyIndex({})
+    router._trial = RouterTrial()
     router._snapshot, router._bereft, router._running, router._apps = None, frozenset(), frozenset(), {}
     (first, old), (second, new) = bundle(tmp_path, 4096), bundle(tmp_path, 2048)
     await router.reconfigure(first)

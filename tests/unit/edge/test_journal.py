@@ -112,7 +112,7 @@ ELSEWHERE = {
 def test_every_number_has_the_labels_of_the_table() -> None:
     made, meter, _ = journal()
     session: dict[str, Any] = {"session_store": "kept", "session_moved_from": "cloud-b"}
-    session |= {"hops": 1, "spilled": True, "serving_region": "cloud-b", "tripped": ["cloud-b"]}
+    session |= {"hops": 1, "spilled": True, "serving_region": "cloud-b", "tripped": ["cloud-b"], "canary_break": True}
     made.finished(a_record(attempts=[{}, {}], finish_reason="length", error="requests_limit", **session))
     given = meter.added + meter.observed
     assert {name for name, _, _ in given} == set(BY_NAME) - ELSEWHERE

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from serve_app.edge import config_keeper
 from serve_app.edge.desired_config import ConfigWriter
 from serve_app.edge.region_service import WATCH_S, RegionService
 from serve_app.edge.serve_config import render
+from serve_app.edge.trial_runner import RunSmoke
 from tests.region_fakes import FEDERATION, beat
 from tests.unit.edge.test_desired_config import TOP
 from tests.unit.edge.test_preemption import DOC, Cluster, engine
@@ -43,12 +44,18 @@ def user_config(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return {**config, "pkiFolder": str(folder / "nothing-here")}
 
 
+async def passes(revision: str, tests: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Smoke tests that find nothing."""
+    return []
+
+
 @asynccontextmanager
 async def service(
     user_config: dict[str, Any],
     now: Now | None = None,
     folder: Path | None = None,
     failed: list[FailedStart] | None = None,
+    run_smoke: RunSmoke = passes,
     **more: Any,
 ) -> AsyncIterator[RegionService]:
     made = RegionService(
@@ -58,6 +65,7 @@ async def service(
         nodes=lambda cloud, region: (),
         folder=folder,
         on_failed_start=([] if failed is None else failed).append,
+        run_smoke=run_smoke,
         **more,
     )
     made.configure(user_config)
