@@ -83,6 +83,9 @@ def _actor(spec: schema.AgentSpec, model_path: str) -> dict[str, Any]:
         # Eager means eager: log-probabilities would else compile a kernel at the first request, with a compiler that a
         # fresh machine does not have.
         "TORCHDYNAMO_DISABLE": "1",
+        # One rank runs in the engine's own process. In a process beside it, each would spin while it waits for the
+        # other: twice the cores for the same tokens, and what yields in a loop starves other processes for seconds.
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
     }
     return {"ray_actor_options": {"num_cpus": threads, "runtime_env": {"env_vars": environment}}}
 

@@ -176,6 +176,7 @@ def serve_deploy(region: LiveRegion, config: str, tmp_path: Path) -> None:
 
 def test_serve_deploy_takes_what_render_prints(region: LiveRegion, tmp_path: Path) -> None:
     engines = engine_pids(region)
+    assert len(engines) == 1, "one rank on CPU runs in the engine's own process"
     release = region.chat("hello")[1]["x-grix-release"]
     # The region may listen on another port than its document says, when that one was taken.
     port = urlsplit(region.url).port

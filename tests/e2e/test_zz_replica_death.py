@@ -73,10 +73,6 @@ def core(pid: int) -> int:
     return next(p.pid for p in psutil.Process(pid).children(recursive=True) if "EngineCore" in p.cmdline()[0])
 
 
-def worker(pid: int) -> int:
-    return next(p.pid for p in psutil.Process(pid).children(recursive=True) if "Worker" in p.cmdline()[0])
-
-
 def alive(process: psutil.Process) -> bool:
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
@@ -94,12 +90,11 @@ def assert_clean_refusal(status: int, headers: dict[str, str], error: dict[str, 
     ("victim", "fault"),
     [
         (core, signal.SIGKILL),
-        (worker, signal.SIGKILL),
         (core, signal.SIGSTOP),
         (int, signal.SIGKILL),
         (int, signal.SIGSTOP),
     ],
-    ids=["engine-killed", "worker-killed", "engine-frozen", "replica-killed", "replica-frozen"],
+    ids=["engine-killed", "engine-frozen", "replica-killed", "replica-frozen"],
 )
 def test_a_fault_under_load(region: LiveRegion, victim: Callable[[int], int], fault: signal.Signals) -> None:
     ((old, pid),) = eventually(lambda: replicas(region), 60.0, "a replica runs").items()

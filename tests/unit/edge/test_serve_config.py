@@ -144,6 +144,7 @@ def test_what_changes_speed_only_travels_in_the_environment() -> None:
         "HF_HUB_OFFLINE": "1",
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
         "OMP_NUM_THREADS": "1",
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
         "TORCHDYNAMO_DISABLE": "1",
     }
     assert actor == {"num_cpus": 1, "runtime_env": {"env_vars": environment}}
