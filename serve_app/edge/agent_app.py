@@ -48,6 +48,12 @@ def engine_resources(spec: schema.AgentSpec) -> dict[str, Any]:
     return resources
 
 
+def start_limits(settings: Mapping[str, Any]) -> tuple[float, float]:
+    """Seconds until a replica runs, and until a first token. Configs of an earlier Grix have no such settings."""
+    usual = schema.Timeouts()
+    return float(settings.get(START_LIMIT, usual.start_s)), float(settings.get(FIRST_TOKEN_LIMIT, usual.first_byte_s))
+
+
 def _on_gpus(gpu: schema.Gpu, ranks: int, environment: Mapping[str, str]) -> dict[str, Any]:
     """Whole GPUs unless the policy shares one; with tensor parallelism in a placement group on one node."""
     options: dict[str, Any] = {"num_cpus": 1, "runtime_env": {"env_vars": dict(environment)}}
