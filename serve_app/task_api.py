@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final, Protocol
 
@@ -133,14 +133,12 @@ class TaskApi:
     def routes(self) -> list[Route]:
         return [
             Route("/v1/tasks", self.submit, methods=["POST"]),
-            Route("/v1/tasks/{task_id}", self.read, methods=["GET"]),
-            Route("/v1/tasks/{task_id}", self.cancel, methods=["DELETE"]),
+            Route("/v1/tasks/{task_id}", self.one, methods=["GET", "DELETE"]),
             Route("/v1/tasks/{task_id}/events", self.events, methods=["GET"]),
             Route("/v1/tasks/{task_id}/output", self.output, methods=["GET"]),
             Route("/grix/tasks", self.stats, methods=["GET"]),
             Route("/grix/tasks/dead", self.dead, methods=["GET"]),
-            Route("/grix/tasks/dead/{tenant}/{task_id}", self.replay, methods=["POST"]),
-            Route("/grix/tasks/dead/{tenant}/{task_id}", self.drop, methods=["DELETE"]),
+            Route("/grix/tasks/dead/{tenant}/{task_id}", self.one_dead, methods=["POST", "DELETE"]),
         ]
 
     async def submit(self, request: Request) -> Response:
@@ -177,8 +175,13 @@ class TaskApi:
             return await self.tasks.fan_out(NewParts(key, tenant.name, asked.priority, tuple(made)))
         return await self.tasks.submit(made[0])
 
-    async def read(self, request: Request) -> Response:
-        return JSONResponse(await self._shown(await self._found(request)))
+    async def one(self, request: Request) -> Response:
+        """Tells of a task, or cancels it; one that has ended stays as it is."""
+        task = await self._found(request)
+        if request.method == "DELETE":
+            await self.tasks.cancel(task.id)
+            task = await self._found(request)
+        return JSONResponse(await self._shown(task))
 
     async def _shown(self, task: Task) -> dict[str, Any]:
         return shown_task(task, None if task.left is None else await self.tasks.parts(task.id))
@@ -190,11 +193,6 @@ class TaskApi:
             raise GrixError("not_found", "This task has no parts; its result is in the task itself.")
         lines = [batch_line(part) for part in await self.tasks.parts(task.id)]
         return Response(b"".join(lines), media_type=JSON_LINES[0])
-
-    async def cancel(self, request: Request) -> Response:
-        task = await self._found(request)
-        await self.tasks.cancel(task.id)
-        return JSONResponse(await self._shown(await self._found(request)))
 
     async def events(self, request: Request) -> Response:
         after = request.headers.get("last-event-id", "0")
@@ -235,14 +233,10 @@ class TaskApi:
         rows = [{**shown_task(t), "tenant": t.tenant, "key": t.id, "input": t.input} for t in await self.tasks.dead()]
         return JSONResponse({"object": "list", "data": rows})
 
-    async def replay(self, request: Request) -> Response:
-        return await self._with_dead(request, self.tasks.replay, "replayed")
-
-    async def drop(self, request: Request) -> Response:
-        return await self._with_dead(request, self.tasks.drop, "dropped")
-
-    async def _with_dead(self, request: Request, do: Callable[[str], Awaitable[bool]], done: str) -> Response:
+    async def one_dead(self, request: Request) -> Response:
+        """Replays a dead letter, or drops it."""
         self._operator(request)
+        do, done = (self.tasks.drop, "dropped") if request.method == "DELETE" else (self.tasks.replay, "replayed")
         key = f"{request.path_params['tenant']}/{request.path_params['task_id']}"
         if not await do(key):
             raise GrixError("not_found", f"There is no dead letter {key[:110]} that can be {done}.")

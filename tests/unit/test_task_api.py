@@ -200,6 +200,11 @@ def ended(site: Site, **changes: Any) -> Task:
     return replace(site.tasks.kept["acme/t1"], **changes)
 
 
+async def test_a_method_that_is_not_there_is_told_which_are() -> None:
+    answer = await a_site().ask("PUT", "/v1/tasks/t1")
+    assert (answer.status_code, set(answer.headers["allow"].split(", "))) == (405, {"GET", "HEAD", "DELETE"})
+
+
 async def test_a_result_and_a_failure() -> None:
     site = a_site()
     await submit(site)
