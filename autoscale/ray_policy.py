@@ -25,6 +25,8 @@ log = logging.getLogger("ray.serve")
 
 #: Of a replica's numbers, those that are settings.
 SETTING: Final = "set_"
+#: Of a replica's numbers, its work that is no request to it.
+UNCOUNTED: Final = "uncounted_requests"
 #: A report whose age by wall clocks is more is not believed until the next one comes.
 FIRST_S: Final = 5.0
 #: Two looks are a tenth of a second apart: when the wall clock moves so much more or less, it was set.
@@ -132,7 +134,7 @@ class QueueLatencyPolicy:
             now_s=now_s,
             running_replicas=int(context.current_num_replicas),
             target_replicas=int(context.target_num_replicas),
-            ongoing_requests=_float(context.total_num_requests),
+            ongoing_requests=_ongoing(context, told),
             queued_requests=_float(context.total_queued_requests),
             replicas=tuple(_load(one) for one in told),
         )
@@ -175,6 +177,12 @@ class QueueLatencyPolicy:
 
 def _float(value: Any) -> float | None:
     return None if value is None else float(value)
+
+
+def _ongoing(context: Any, told: Sequence[_Told]) -> float | None:
+    """What Serve counts, and what replicas say that it cannot see: task workers are called by nobody."""
+    counted = _float(context.total_num_requests)
+    return None if counted is None else counted + sum(one.numbers.get(UNCOUNTED, 0.0) for one in told)
 
 
 def _load(told: _Told) -> ReplicaLoad:

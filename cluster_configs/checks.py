@@ -39,6 +39,8 @@ def across(document: Document, known: Known) -> Iterator[Problem]:
         yield from _routes(document, known)
     elif isinstance(document, Tenant):
         yield from _tenant(document, known)
+    elif isinstance(document, Federation):
+        yield from _federation(document, known)
 
 
 def _agent(policy: AgentPolicy, known: Known) -> Iterator[Problem]:
@@ -94,6 +96,13 @@ def _agent(policy: AgentPolicy, known: Known) -> Iterator[Problem]:
                 f"allowed: {listed(sorted({r.cloud for r in chosen}))}",
                 (path, ("spec", "clusterSelector")),
             )
+
+
+def _federation(federation: Federation, known: Known) -> Iterator[Problem]:
+    for i, region in enumerate(federation.spec.regions):
+        for name, workers in ({} if region.tasks is None else region.tasks.classes()).items():
+            path: Path = ("spec", "regions", i, "tasks", name, "agent")
+            yield from _unknown(path, "agent", workers.agent, known.agents)
 
 
 def _routes(table: RouteTable, known: Known) -> Iterator[Problem]:

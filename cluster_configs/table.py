@@ -21,6 +21,7 @@ def table_of(user_config: Mapping[str, Any]) -> core.Table:
     known = [*engines, *user_config.get("elsewhere", ())]
     region = schema.Region.model_validate(user_config["region"])
     routes = bundle.routes.spec
+    classes = {} if region.tasks is None else region.tasks.classes()
     return core.Table(
         region=core.Region(region.name, region.cloud, frozenset(region.residency), region.gpu_hour_usd),
         agents={name: _agent(bundle, name, engines.get(name, "")) for name in known},
@@ -39,6 +40,7 @@ def table_of(user_config: Mapping[str, Any]) -> core.Table:
         tenants=tuple(_tenant(t) for t in bundle.tenants.values()),
         open_access=bool(user_config.get("openAccess", False)),
         admission=core.AdmissionRules(**region.admission.model_dump()),
+        task_agents={name: w.agent for name, w in classes.items() if w.agent in known},
     )
 
 

@@ -25,13 +25,14 @@ from deployments.region_handle import RegionHandle
 from serve_app import openai_api
 from serve_app.admission import Admission
 from serve_app.attempts import Attempts
+from serve_app.core.admission import BATCH_INTENT
 from serve_app.core.breaker import RouterBreakers
 from serve_app.core.known_targets import KnownTargets
 from serve_app.core.retry import RetryBudget
 from serve_app.core.router_view import fitted, is_drained, via_peers
 from serve_app.core.snapshots import Snapshot, local_snapshot
 from serve_app.core.table import Table
-from serve_app.core.tenants import KeyIndex
+from serve_app.core.tenants import ANYBODY, Caller, KeyIndex
 from serve_app.edge.clock import RealClock
 from serve_app.edge.health_key import health_key
 from serve_app.edge.journal import RequestJournal
@@ -39,8 +40,10 @@ from serve_app.edge.local_detector import LocalDetector
 from serve_app.edge.ray_cluster import HAPROXY_VARIABLE
 from serve_app.edge.region_limits import RegionLimits
 from serve_app.edge.region_sessions import RegionSessions
+from serve_app.edge.region_tasks import RegionTasks
 from serve_app.edge.serve_metrics import ServeMeter, scrape
 from serve_app.edge.tracing import tracer, write_span
+from serve_app.outcomes import GrixError
 from serve_app.ports import Detector, World
 from serve_app.request_path import RequestPath
 
@@ -86,6 +89,17 @@ class Router:
         self._keys = KeyIndex({})
         self._limits = RegionLimits(self._clock.now_s)
         self._sessions = RegionSessions(self._clock.now_s, meter)
+        self._tasks_of_region = RegionTasks()
+        self._path = RequestPath(
+            world=self._now,
+            keys=lambda: self._keys,
+            detector=self._detector,
+            admission=Admission(self._limits.now, self._clock, random.random),
+            attempts=Attempts(self._agents, self._clock, RetryBudget(), random.random, self._targets),
+            sessions=self._sessions.now,
+            clock=self._clock,
+            journal=self._journal,
+        )
         self._deep: tuple[float, dict[str, Any]] | None = None
         self._deep_lock = asyncio.Lock()
         self._tasks: list[asyncio.Task[None]] = []
@@ -95,6 +109,7 @@ class Router:
         table = table_of(user_config)
         await self._limits.configure(user_config["region"])
         await self._sessions.configure(user_config["region"])
+        await self._tasks_of_region.configure(user_config["region"])
         # A request that is decided by the new table finds the handles of its engines.
         apps = {a.app: a.min_replicas for a in table.own_agents.values()}
         self._apps = {**self._apps, **apps}
@@ -153,23 +168,30 @@ class Router:
             await self._handles.keep(self._apps)
             await asyncio.sleep(REFRESH_S)
 
+    async def run_task(
+        self, tenant: str, body: bytes, request_id: str, traceparent: str
+    ) -> tuple[int, dict[str, str], bytes]:
+        """A task's chat request, on the way of every other, as work that nobody waits for; its key is not asked again.
+
+        Returns:
+            Status, headers and body.
+        """
+        table = self._now().table
+        found = ANYBODY if table.open_access else next((t for t in table.tenants if t.name == tenant), None)
+        known = GrixError("not_allowed", "The tenant of this task is gone.") if found is None else Caller(found, "task")
+        headers = {"x-task-type": BATCH_INTENT, "traceparent": traceparent}
+        answer = await self._path.run("chat", known, body, headers, request_id)
+        assert isinstance(answer.body, bytes)
+        return answer.status, answer.headers, answer.body
+
     def __serve_build_asgi_app__(self) -> ASGIApp:
-        path = RequestPath(
-            world=self._now,
-            keys=lambda: self._keys,
-            detector=self._detector,
-            admission=Admission(self._limits.now, self._clock, random.random),
-            attempts=Attempts(self._agents, self._clock, RetryBudget(), random.random, self._targets),
-            sessions=self._sessions.now,
-            clock=self._clock,
-            journal=self._journal,
-        )
         return openai_api.Api(
             openai_api.Surface(
-                path=path,
+                path=self._path,
                 deep_health=self.deep_health,
                 metrics=self._metrics,
                 find_record=self._find,
+                tasks=self._tasks_of_region,
                 created_unix_s=int(time.time()),
                 health_key=health_key(os.environ),
                 sees_callers=os.environ.get(HAPROXY_VARIABLE) != "1",

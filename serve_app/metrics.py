@@ -151,6 +151,31 @@ TABLE: Final[tuple[Metric, ...]] = (
 
 BY_NAME: Final[dict[str, Metric]] = {m.name: m for m in TABLE}
 
+#: Of task workers.
+TASKS: Final[tuple[Metric, ...]] = (
+    Metric(
+        "grix_task_attempts_total",
+        "counter",
+        "Attempts at tasks that ended: done, retried, lost, or why the task became a dead letter.",
+        ("region", "class", "how"),
+    ),
+    Metric("grix_task_takeovers_total", "counter", "Tasks that another worker was silent about.", ("region", "class")),
+    Metric("grix_tasks_waiting", "gauge", "Tasks that nobody works at yet.", ("region", "class", "priority")),
+    Metric(
+        "grix_task_oldest_wait_s",
+        "gauge",
+        "How long the task has waited that waits longest, 0 where none does.",
+        ("region", "class", "priority"),
+    ),
+    Metric("grix_task_workers", "gauge", "Workers that were heard of lately.", ("region", "class")),
+    Metric(
+        "grix_task_dead_letters",
+        "gauge",
+        "Tasks that became dead letters so far, by reason: alert when it grows.",
+        ("region", "class", "reason"),
+    ),
+)
+
 #: Of the scaling policy, which runs in Serve's controller.
 SCALING: Final[tuple[Metric, ...]] = (
     Metric(

@@ -247,15 +247,16 @@ def running_stub_region(
     haproxy_total_s: float | None = None,
     *,
     redis: str | None = None,
+    tasks: str | None = None,
     federated: bool = False,
     peers: Mapping[str, str] = MappingProxyType({}),
     peer_usd: float = 2.0,
     routers: int | None = None,
     start_limit_s: float | None = None,
 ) -> Iterator[StubRegion]:
-    """Starts the region, and ends exactly what it started. ``http`` and ``redis`` are blocks of the region, as YAML.
+    """Starts the region, and ends exactly what it started. ``http``, ``redis`` and ``tasks`` are blocks of the region.
 
-    The region's own price is 1.
+    They are YAML. The region's own price is 1.
     """
     with tempfile.TemporaryDirectory(prefix="grix-stub-") as name:
         folder, token, key = Path(name), secrets.token_hex(32), "grix-stub-" + secrets.token_hex(8)
@@ -270,7 +271,8 @@ def running_stub_region(
         try:
             rest = ServeRest(cluster.dashboard, token)
             federation_port = cluster.federation_port if federated else None
-            blocks = {"http": http, "redis": redis, "routers": None if routers is None else str(routers)}
+            count = None if routers is None else str(routers)
+            blocks = {"http": http, "redis": redis, "tasks": tasks, "routers": count}
             port, more = cluster.spare_port, (peers, peer_usd, start_limit_s)
             _deploy(rest, stub_config(key, folder, port, blocks, federation_port, *more))
             scheme = "https" if http is not None and "tls" in http else "http"

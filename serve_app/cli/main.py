@@ -11,7 +11,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Final
 
-from serve_app.cli import model, pki
+from serve_app.cli import model, pki, tasks
 from serve_app.cli.operator_commands import add_operator, count
 from serve_app.cli.say import BAD_USAGE, FAILED, OK, Failed, Progress, note, out, out_json
 from serve_app.cli.state import Home
@@ -226,6 +226,7 @@ def parser() -> argparse.ArgumentParser:
     key.add_argument("--json", action="store_true")
     pki.add_parser(add)
     model.add_parser(add)
+    tasks.add_parser(add)
     demo = add("demo", _demo, "up, a tour in many languages, down")
     add_up(demo)
     demo.add_argument("--keep", action="store_true", help="leave the region up (or KEEP=1)")

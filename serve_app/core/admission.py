@@ -17,6 +17,8 @@ from serve_app.outcomes import Reason
 MINUTE_S: Final = 60.0
 #: The intent that says "nobody waits for this".
 BATCH_INTENT: Final = "batch"
+#: Batch work is no more important to an engine than this, whoever asks: people who wait go before it.
+BATCH_PRIORITY: Final = 10
 _TRACEPARENT: Final = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}(?:-.*)?", re.ASCII)
 
 

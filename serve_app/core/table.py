@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from serve_app.core.tasks import TaskClass
+
 Budget = Literal["as-is", "english"]
 
 
@@ -155,6 +157,8 @@ class Table:
     tenants: tuple[Tenant, ...]
     open_access: bool = False
     admission: AdmissionRules = field(default_factory=AdmissionRules)
+    #: Who works at tasks, by class; nobody where the region takes none.
+    task_agents: Mapping[TaskClass, str] = field(default_factory=dict)
 
     @property
     def own_agents(self) -> Mapping[str, Agent]:

@@ -1,4 +1,8 @@
-"""The region's embedded Redis: a Valkey server on loopback with a password, kept in memory only, and its keeper."""
+"""The region's embedded Redis: a Valkey server on loopback with a password, and its keeper.
+
+What it holds is in a folder that only its user can read, as a log of changes: tasks outlive it. A process that is
+killed loses nothing that it has answered, a machine that fails the last second.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +23,10 @@ import psutil
 
 from serve_app.edge import valkey_keeper
 
-#: Room for 10,000 sessions with the largest history (24 KB) beside the limits, which need a few megabytes. A full store
-#: refuses, it never forgets a limit: Routers then allow their part, and sessions that are there are read.
-MAX_MEMORY: Final = "256mb"
+#: Room for 10,000 sessions with the largest history (24 KB) and for tasks at their bounds (160 MB), beside the limits,
+#: which need a few megabytes. A full store refuses, it never forgets a limit or a task: Routers then allow their part,
+#: and sessions that are there are read.
+MAX_MEMORY: Final = "512mb"
 START_LIMIT_S: Final = 10.0
 STOP_WAIT_S: Final = 3.0
 #: Clocks of /proc are coarse: starts this near to each other are the same start.
@@ -69,7 +74,11 @@ def settings(port: int, password: str) -> str:
             # A title is written over the environment, by which a region's processes are told.
             "set-proc-title no",
             "save ''",
-            "appendonly no",
+            "appendonly yes",
+            "appendfsync everysec",
+            "appenddirname redis-log",
+            # A log that was cut in the middle of a change is read up to there.
+            "aof-load-truncated yes",
             f"maxmemory {MAX_MEMORY}",
             "maxmemory-policy noeviction",
             "maxclients 1000",
@@ -96,6 +105,7 @@ def start(port: int, password: str, log_file: Path, folder: Path, base: Mapping[
             stdout=log,
             stderr=subprocess.STDOUT,
             start_new_session=True,
+            umask=0o077,
         )
     assert keeper.stdin is not None
     keeper.stdin.write(settings(port, password).encode())

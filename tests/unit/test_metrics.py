@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from serve_app.metrics import BY_NAME, MS_BUCKETS, SCALING, TABLE, TOKEN_BUCKETS, Metric
+from serve_app.metrics import BY_NAME, MS_BUCKETS, SCALING, TABLE, TASKS, TOKEN_BUCKETS, Metric
 
 
 def test_names_are_unique_and_found() -> None:
@@ -41,11 +41,11 @@ def test_names_are_unique_and_found() -> None:
     }
 
 
-def test_the_scaling_policy_has_metrics_of_its_own() -> None:
-    assert not BY_NAME.keys() & {metric.name for metric in SCALING}
+def test_the_scaling_policy_and_task_workers_have_metrics_of_their_own() -> None:
+    assert not BY_NAME.keys() & {metric.name for metric in (*SCALING, *TASKS)}
 
 
-@pytest.mark.parametrize("metric", (*TABLE, *SCALING), ids=lambda m: m.name)
+@pytest.mark.parametrize("metric", (*TABLE, *SCALING, *TASKS), ids=lambda m: m.name)
 def test_a_metric_is_well_formed(metric: Metric) -> None:
     assert re.fullmatch(r"grix_[a-z_]+", metric.name)
     assert metric.help.endswith(".")
@@ -53,6 +53,7 @@ def test_a_metric_is_well_formed(metric: Metric) -> None:
     assert bool(metric.buckets) == (metric.kind == "histogram")
     # Nothing of a request itself, which would have no bound.
     few = {"region", "agent", "language", "outcome", "status", "reason", "tenant", "decided_by", "op", "store", "to"}
+    few |= {"class", "priority", "how"}
     assert set(metric.labels) <= few
     assert metric.labels[0] == "region"
 

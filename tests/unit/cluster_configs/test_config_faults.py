@@ -66,7 +66,7 @@ ALL = "---\n".join([FEDERATION, AGENT, ALIAS, ROUTES, TENANT, TEMPLATE])
 _DURATION = "a duration such as 250ms, 5s, 30m or 1h30m"
 _REGION_KEYS = (
     "name, cloud, location, gpuHourUsd, role, residency, acceptsSpill, gateway, gatewayListen, http, routers, "
-    "detectorPlacement, detectors, redis, admission"
+    "detectorPlacement, detectors, redis, admission, tasks"
 )
 
 

@@ -102,6 +102,10 @@ CASES: list[tuple[list[dict[str, Any]], list[str]]] = [
      ["1: spec.languageAffinity.ja: 'cloud-a' is not selected by clusterSelector, so the agent is never there; "
       "allowed: cloud-b",
       "1: spec.languageAffinity.ko: there is no cloud 'tokyo'; known: cloud-a, cloud-b"]),
+    ([_federation(regions=[{"name": "a", "cloud": "c", "location": "l", "gpuHourUsd": 1, "role": "primary",
+                            "tasks": {"light": {"agent": "qwen-chta"}}}])],
+     ["1: spec.regions[0].tasks.light.agent: there is no agent 'qwen-chta' (did you mean 'qwen-chat'?); "
+      "known: qwen-chat"]),
     ([_routes(agent="chat", langTemplate="ja", preferredCloud="mars")],
      ["1: spec.rules[0].target.agent: there is no agent 'chat' (did you mean 'qwen-chat'?); known: qwen-chat",
       "1: spec.rules[0].target.langTemplate: there is no template 'ja'; known: en",

@@ -49,7 +49,7 @@ def _level(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_engines_of_a_new_bundle_can_be_called_before_a_request_is_decided_by_it(tmp_path: Path) -> None:
     # Without Serve around it.
     router: Any = object.__new__(Router.func_or_class.__mro__[1])
-    router._limits = router._sessions = Configured()
+    router._limits = router._sessions = router._tasks_of_region = Configured()
     router._handles = handles = Handles(router)
     router._tasks, router._generation, router._world, router._keys = ["runs"], 0, None, KeyIndex({})
     router._snapshot, router._bereft, router._running, router._apps = None, frozenset(), frozenset(), {}

@@ -15,7 +15,7 @@ from cluster_configs.load import load_paths, local_paths
 from cluster_configs.table import table_of
 from serve_app.core.names import digest_of
 from serve_app.edge.model_files import model_digest
-from serve_app.edge.serve_config import owners_args, render
+from serve_app.edge.serve_config import owners_args, render, use_redis
 
 
 def local(folder: Path | None = None, *changes: tuple[str, str, str]) -> Config:
@@ -278,3 +278,23 @@ def test_a_region_nobody_selects_says_so() -> None:
 def test_open_access_is_said_only_when_asked_for() -> None:
     router = rendered(local(), open_access=True)["applications"][0]["deployments"][0]
     assert router["user_config"]["openAccess"] is True
+
+
+def test_task_workers_are_there_where_the_region_asks_for_them(tmp_path: Path) -> None:
+    block = "{light: {agent: qwen-chat, maxWorkers: 5}, heavy: {agent: qwen-doc, concurrency: 3}, limit: 10m}"
+    before = {app["name"] for app in rendered(local())["applications"]}
+    config = local(tmp_path, ("local.yaml", "role: primary", f"role: primary\n      tasks: {block}"))
+    made = {app["name"]: app for app in rendered(config)["applications"]}
+    assert made.keys() - before == {"grix-tasks-light", "grix-tasks-heavy"}
+    light, heavy = made["grix-tasks-light"], made["grix-tasks-heavy"]
+    assert (light["route_prefix"], light["args"]) == (None, {"class": "light"})
+    (workers,) = light["deployments"]
+    bounds = workers["autoscaling_config"]
+    assert (bounds["min_replicas"], bounds["max_replicas"], workers["max_ongoing_requests"]) == (1, 5, 4)
+    assert workers["graceful_shutdown_timeout_s"] == 60.0
+    assert (workers["user_config"]["agent"], workers["user_config"]["limit_s"]) == ("qwen-chat", 600.0)
+    assert heavy["deployments"][0]["max_ongoing_requests"] == 3
+    use_redis({"applications": list(made.values())}, "redis://127.0.0.1:1/0", "/p")
+    assert workers["user_config"]["region"]["redis"] == {"url": "redis://127.0.0.1:1/0", "passwordFile": "/p"}
+    table = table_of(made["grix"]["deployments"][0]["user_config"])
+    assert table.task_agents == {"light": "qwen-chat", "heavy": "qwen-doc"}
