@@ -40,6 +40,8 @@ async def test_serve_gives_the_adapter_the_slots_and_the_handler(monkeypatch: py
     replica.check_health()
     assert replica.record_autoscaling_stats() == {"set_queue_above_ms": 1.0}
     await replica.__del__()
+    # Whoever collects it here does not await it.
+    del cls.__del__
 
 
 def test_what_clients_do_is_not_the_adapters(monkeypatch: pytest.MonkeyPatch) -> None:
