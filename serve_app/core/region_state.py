@@ -251,8 +251,9 @@ class RegionCore:
         for region in self._facts.regions.values():
             health, why = mine if region.name == self._facts.me else self._peer(region.name, now_s)
             drained, network_ms = self._plan.is_drained(region.name), self._network_ms(region.name)
-            spill = self._plan.accepts_spill(region)
-            views.append(RegionView(region.name, region.cloud, health, why, spill, drained, network_ms))
+            spill, seen = self._plan.accepts_spill(region), self._views.get(region.name)
+            fault = "" if seen is None else seen[1].fault
+            views.append(RegionView(region.name, region.cloud, health, why, spill, drained, network_ms, fault))
         return tuple(views)
 
 

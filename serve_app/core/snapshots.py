@@ -65,7 +65,8 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class RegionView:
-    """One region as this one sees it."""
+    """One region as this one sees it. ``fault`` is why there is no link to it now; empty while there is one, and before
+    one was tried."""
 
     name: str
     cloud: str
@@ -74,6 +75,7 @@ class RegionView:
     accepts_spill: bool
     drained: bool = False
     network_ms: float | None = None
+    fault: str = ""
 
 
 @dataclass(frozen=True, slots=True)
