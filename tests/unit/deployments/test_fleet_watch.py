@@ -121,7 +121,7 @@ async def test_of_an_agent_that_begins_anew_engines_serve_on_until_it_has_heard_
         await watch.watch_once()
         agent.now_s += 2.0
     assert [s.targets[0].health for s in agent.seen] == ["healthy", "healthy", "healthy"]
-    # It has until 109.0 to hear all replicas: nobody waits for news for longer. What it does not know then is not known.
+    # It has until 109.0 to hear all replicas, and nobody waits for news for longer.
     await watch.watch_once(4.0)
     assert (agent.asked[-1], agent.limits_s[-1]) == (("watch", "router-1", (8, 2)), 1.0)
     agent.now_s += 1.0
