@@ -195,7 +195,7 @@ class RegionCore:
             told = self._replicas.get(agent.app, Replicas())
             standing = told.standing(now_s, may_sleep=agent.min_replicas == 0, stale_s=self._facts.stale_s)
             why = "; ".join(said for said in (standing.why, told.failing(now_s)) if said)
-            standing = replace(standing, why=why)
+            standing = replace(standing, why=why, start_s=told.start_s)
             made.append((_report(agent, standing, self._short.get(agent.app, 0)), standing))
         return made
 
