@@ -62,6 +62,7 @@ class QwenAgent:
                 self._vllm.forget_warm_up()
             # From here on the guard wants beats, which the watch gives.
             await asyncio.to_thread(guard.settle)
+        self._start_s = time.monotonic() - began_s
         self._watch = EngineWatch(args["agent"], self._vllm.llm, guard)
         self._watching = asyncio.create_task(self._watch.run())
         self._offered_spilled_rps: float | None = None
@@ -75,7 +76,7 @@ class QwenAgent:
             self._vllm.max_model_len,
             json.dumps(resources, sort_keys=True),
             json.dumps(ray.get_runtime_context().get_node_labels(), sort_keys=True),
-            time.monotonic() - began_s,
+            self._start_s,
             start.warmth,
         )
 
@@ -125,9 +126,8 @@ class QwenAgent:
             last_words = self._watch.ending.is_set()
             proven = await self._watch.proven(PROOF_WAIT_S)
             load = self._vllm.load(time.monotonic())
-            report = ReplicaReport(
-                context.app_name, context.replica_id.unique_id, self._args["engine_digest"], proven, load
-            )
+            names = (context.app_name, context.replica_id.unique_id, self._args["engine_digest"])
+            report = ReplicaReport(*names, proven, load, self._start_s)
             try:
                 self._offered_spilled_rps = await region.ask("push_replica", report, limit_s=PUSH_LIMIT_S)
             except RegionAway:

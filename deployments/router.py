@@ -103,9 +103,15 @@ class Router:
         self._deep: tuple[float, dict[str, Any]] | None = None
         self._deep_lock = asyncio.Lock()
         self._tasks: list[asyncio.Task[None]] = []
+        self._changing = asyncio.Lock()
 
     async def reconfigure(self, user_config: dict[str, Any]) -> None:
         """Takes a new bundle whole, or refuses it and keeps the old one."""
+        # Serve may hand over the next one meanwhile, and the last one shall hold.
+        async with self._changing:
+            await self._take(user_config)
+
+    async def _take(self, user_config: dict[str, Any]) -> None:
         table = table_of(user_config)
         await self._limits.configure(user_config["region"])
         await self._sessions.configure(user_config["region"])

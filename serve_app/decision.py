@@ -19,8 +19,6 @@ from serve_app.outcomes import GrixError
 from serve_app.ports import AgentCall, Origin, RequestRecord, Targets
 from serve_app.relay import Started
 
-#: When to come back where nothing is known about it.
-NOBODY_RETRY_S: Final = 5.0
 #: What an attempt ends with that found no free place: whoever answers after it, the request waited.
 _NO_PLACE: Final = frozenset({"overloaded", "queue_timeout"})
 
@@ -106,7 +104,7 @@ def nobody(choice: pick.Choice, snapshot: Snapshot, targets: Targets, now_s: flo
         known_s = (targets.recover_s((away,), now_s), snapshot.recover_s(away.id, now_s))
         back_s.extend([max(told)] if (told := [s for s in known_s if s is not None]) else [])
     message = f"Nothing can answer: {choice.reason}."
-    return GrixError(choice.refused or "no_target", message, retry_after_s=min(back_s, default=NOBODY_RETRY_S))
+    return GrixError(choice.refused or "no_target", message, retry_after_s=min(back_s, default=None))
 
 
 def answer_headers(decision: Decision, started: Started, record: RequestRecord) -> dict[str, str]:

@@ -58,6 +58,9 @@ class Status:
     retry: bool = False
 
 
+#: When to come back where nothing is known about it.
+UNKNOWN_RETRY_S: Final = 5.0
+
 _INVALID: Final = "invalid_request_error"
 
 #: The one table from reason to what the client sees.
@@ -140,4 +143,5 @@ class GrixError(Exception):
         """``retry-after`` in whole seconds, at least 1, on every status that invites a retry (429 and 503)."""
         if self.status.http not in (429, 503):
             return self._told
-        return {**self._told, "retry-after": str(max(1, math.ceil(self.retry_after_s or 1.0)))}
+        known_s = UNKNOWN_RETRY_S if self.retry_after_s is None else self.retry_after_s
+        return {**self._told, "retry-after": str(max(1, math.ceil(known_s)))}

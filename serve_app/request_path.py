@@ -86,8 +86,7 @@ class RequestPath:
             is_load = not decision.choice.has_room(record.region, {a["target"] for a in record.attempts})
             self.attempts.targets.spilled(decision.route.agent.name, started.target.region, is_load=is_load)
         session.begun()
-        limits_told = self.admission.headers(record)
-        told = {**answer_headers(decision, started, record), **limits_told, **session.headers()}
+        told = answer_headers(decision, started, record) | self.admission.headers(record) | session.headers()
         if parsed.stream:
             return Answer(200, told, self._stream(started, deadline_s, session, record, began_s))
         async with aclosing(self.attempts.relay(started, deadline_s, record)) as parts:
@@ -188,8 +187,9 @@ class RequestPath:
 
     def _refuse(self, error: GrixError, record: RequestRecord, began_s: float) -> Answer:
         record.outcome, record.error, record.status = error.status.outcome, error.reason, error.status.http
+        told = {"content-type": "application/json", **self.admission.headers(record, ended=True)}
         self._finish(record, began_s)
-        told = {"content-type": "application/json", **self.admission.told_later(error).headers()}
+        told |= self.admission.told_later(error).headers()
         if record.region:
             told["x-grix-region"] = record.region
         return Answer(error.status.http, told, error_json(error))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -84,7 +83,7 @@ class RequestSession:
             language = self.record.language
             self.store.remember(self.opened, language if language != "und" else None)
 
-    def headers(self) -> Mapping[str, str]:
+    def headers(self) -> dict[str, str]:
         """Whether the region's store took part, and how many earlier turns went before the new one, if any could."""
         if self.opened is None:
             return {}

@@ -189,6 +189,15 @@ def give_back(bucket: Bucket | None, amount: float, per_minute: float, now_s: fl
     return Bucket(min(per_minute, level_at(bucket, per_minute, now_s) + amount), now_s)
 
 
+def left_after(left: Left, ask: Ask, spent: Spent) -> Left:
+    """What a tenant has left once an admitted request has given back what it did not use."""
+
+    def after(known: Allowance | None, back: float) -> Allowance | None:
+        return None if known is None else Allowance(known.per_minute, min(known.per_minute, known.level + back))
+
+    return Left(after(left.requests, spent.requests_back), after(left.tokens, spent.tokens_back(ask)))
+
+
 def trace_root(traceparent: str | None) -> str | None:
     """The trace id of a W3C ``traceparent``; ``None`` for none and for one that is not well formed."""
     found = _TRACEPARENT.fullmatch(traceparent or "")

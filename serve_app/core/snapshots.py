@@ -35,7 +35,8 @@ class Target:
     ``weight`` in (0, 1] is the share of its score it counts with: less while it is slow or ramping up. ``why`` says
     what its health comes from. ``drained``: an operator took its region out; ``drifted``: it serves another release
     than its plan says; ``short``: it wants more replicas than its region has room for; ``runs``: whoever reads this
-    knows by itself that replicas run, whatever is reported.
+    knows by itself that replicas run, whatever is reported. ``start_s`` is what its engine's last start took, where
+    that is known.
     """
 
     region: str
@@ -57,6 +58,7 @@ class Target:
     runs: bool = False
     short: bool = False
     why: str = ""
+    start_s: float | None = None
 
     @property
     def id(self) -> str:
@@ -65,7 +67,8 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class RegionView:
-    """One region as this one sees it."""
+    """One region as this one sees it. ``fault`` is why there is no link to it now; empty while there is one, and before
+    one was tried."""
 
     name: str
     cloud: str
@@ -74,6 +77,7 @@ class RegionView:
     accepts_spill: bool
     drained: bool = False
     network_ms: float | None = None
+    fault: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,8 @@ START_LIMIT: Final = "start_limit_s"
 FIRST_TOKEN_LIMIT: Final = "first_token_limit_s"
 #: How important the engine is. The RegionAgent reads it, not the engine: the less important one gives way.
 PRIORITY: Final = "priority"
+#: Twice would keep a batch ready, and was tried: an overload of engines with two slots was then never over
+#: ``maxQueueMs`` by what they report, because the rest waits in the Routers, and nothing went to other regions.
 ONGOING_PER_SLOT: Final = 4
 #: Calls that may wait in a Router's handle, for each slot of an engine: more than can be served in time is refused.
 QUEUED_PER_SLOT: Final = 64

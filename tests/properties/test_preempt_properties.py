@@ -91,7 +91,6 @@ def stories(draw: st.DrawFn) -> tuple[Cluster, list[tuple[dict[str, int], list[s
 
 
 @given(stories(), st.integers(1, 40))
-@settings(max_examples=80, deadline=None)
 def test_only_the_less_important_give_way_and_nothing_swings(
     story: tuple[Cluster, list[tuple[dict[str, int], list[str]]]], looks: int
 ) -> None:
@@ -108,7 +107,7 @@ def test_only_the_less_important_give_way_and_nothing_swings(
 
 
 @given(stories())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_what_nobody_needs_any_more_is_given_back(
     story: tuple[Cluster, list[tuple[dict[str, int], list[str]]]],
 ) -> None:
@@ -129,7 +128,6 @@ def test_what_nobody_needs_any_more_is_given_back(
 
 
 @given(engines(), st.integers(0, 4), st.integers(0, 3))
-@settings(max_examples=200, deadline=None)
 def test_nobody_gives_way_in_vain(made: tuple[Engine, ...], gpus: int, extra: int) -> None:
     """A change is a step to room for who is pending: with all that may be taken of the less important it would fit."""
     told = tuple(replace(e, placed=e.min_replicas + extra, pending=1) for e in made if e.max_replicas > extra + 1)

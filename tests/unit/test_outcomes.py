@@ -53,7 +53,7 @@ def test_the_status_table(reason: Reason, http: int, kind: str, code: str, outco
 
 
 @pytest.mark.parametrize(
-    ("known_s", "told"), [(None, "1"), (0.0, "1"), (0.2, "1"), (1.0, "1"), (1.01, "2"), (59.5, "60"), (-3.0, "1")]
+    ("known_s", "told"), [(None, "5"), (0.0, "1"), (0.2, "1"), (1.0, "1"), (1.01, "2"), (59.5, "60"), (-3.0, "1")]
 )
 def test_retry_after_is_in_whole_seconds_rounded_up_and_at_least_one(known_s: float | None, told: str) -> None:
     assert GrixError("overloaded", "x", retry_after_s=known_s).headers() == {"retry-after": told}

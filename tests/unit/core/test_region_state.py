@@ -108,6 +108,16 @@ def test_slots_are_those_of_the_replicas_that_give_tokens() -> None:
     assert found(made.snapshot_for("r", 0.0), "cloud-a").slots == 2 * CHAT.slots
 
 
+def test_what_the_last_start_took_is_known_of_an_engine_that_is_gone() -> None:
+    made = core()
+    assert found(made.snapshot_for("r", 0.0), "cloud-a").start_s is None
+    made.replica(replace(push(), start_s=40.0), 0.0)
+    made.replica(replace(push(), replica="r2", start_s=70.0), 1.0)
+    made.replica(replace(push(), start_s=40.0), 1.5)
+    gone = found(made.snapshot_for("r", 9.0), "cloud-a")
+    assert (gone.health, gone.start_s) == ("stale", 70.0)
+
+
 def test_a_slow_target_has_less_weight() -> None:
     made = core()
     made.replica(push(waiting=21), 0.0)

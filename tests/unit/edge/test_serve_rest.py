@@ -64,9 +64,7 @@ def _url(server: ThreadingHTTPServer) -> str:
     return f"http://127.0.0.1:{server.server_address[1]}"
 
 
-def test_put_sends_the_config_with_the_token(
-    dashboard: ThreadingHTTPServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_put_sends_the_config_with_the_token(dashboard: ThreadingHTTPServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
     ServeRest(_url(dashboard), "good").put_config({"applications": []})
     assert dashboard.seen == [("PUT", "/api/serve/applications/", b'{"applications": []}')]  # type: ignore[attr-defined]
