@@ -91,7 +91,7 @@ def test_each_class_goes_to_its_agent(region: StubRegion) -> None:
 
 
 def test_what_the_engine_cannot_do_is_tried_again(region: StubRegion) -> None:
-    fails = ["accepted"], ["broken", "upstream_failed"]
+    fails = ["accepted"], ["fail", "upstream_failed"]
     submit(region, "fails", *fails)
     eventually(lambda: is_in(region, "fails", "retrying"), 20.0, "the task is tried again later")
     error = task(region, "fails")["error"]
