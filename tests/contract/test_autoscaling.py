@@ -19,7 +19,7 @@ from ray.serve.schema import ServeDeploySchema
 
 from serve_app.core.preempt import RESTORE_S, Change
 from serve_app.edge.agent_app import POLICY
-from serve_app.edge.desired_config import same
+from serve_app.edge.serve_apps import same
 from tests.scaled_region import (
     ARGS,
     COOLDOWN_S,
