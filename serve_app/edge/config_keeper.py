@@ -15,6 +15,7 @@ from serve_app.edge.model_files import ModelError
 from serve_app.edge.preemption import Preemption
 from serve_app.edge.serve_apps import Apps, all_same, by_name, same, start_limit_s, steps
 from serve_app.edge.serve_rest import BROKEN, AppStatus, ServeRestError
+from serve_app.edge.start_again import StartAgain
 
 log = logging.getLogger("ray.serve")
 
@@ -63,7 +64,7 @@ class ConfigKeeper:
         on_put_back: Callable[[int], None],
         preemption: Preemption,
     ) -> None:
-        self._writer, self._preemption = writer, preemption
+        self._writer, self._preemption, self._again = writer, preemption, StartAgain(writer, now_s=now_s)
         self._now_s, self._sleep = now_s, sleep
         self._is_idle, self._on_revision, self._on_put_back = is_idle, on_revision, on_put_back
         self._user_config: Mapping[str, Any] = {}
@@ -109,7 +110,7 @@ class ConfigKeeper:
             said.append(f"revision {refusal.revision} is refused: {refusal.why}{starts if refusal.starts else ''}")
         if self._foreign is not None and self._now_s() - self._foreign[1] <= TOLD_S:
             said.append(f"a foreign change of the Serve config was put back: {self._foreign[0]}")
-        said += self._preemption.told()
+        said += self._again.told() + self._preemption.told()
         return "; ".join(part for part in said if part)
 
     async def run(self) -> None:
@@ -248,7 +249,7 @@ class ConfigKeeper:
     async def _look(self) -> Mapping[str, AppStatus]:
         """The applications' states, after what does not wait until documents are in force.
 
-        That is undoing what somebody else has changed, and room for who needs it.
+        That is undoing what somebody else has changed, room for who needs it, and what Serve has given up.
         """
         foreign = await asyncio.to_thread(self._writer.put_back, self._top())
         if foreign:
@@ -256,6 +257,7 @@ class ConfigKeeper:
             log.warning("somebody else has changed the Serve config; put back: %s", self._foreign[0])
             self._on_put_back(len(foreign))
         await self._preemption.look(self._top())
+        await self._again.look(self._top())
         return self._writer.seen
 
 
