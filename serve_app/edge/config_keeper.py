@@ -187,7 +187,7 @@ class ConfigKeeper:
             log.info("%s: %s", self._step, ", ".join(sorted(apps)))
             changed = {n: app for n, app in apps.items() if not same(before.fulfilled.get(n, {}), app)}
             try:
-                await asyncio.to_thread(self._writer.put, apps, self._top())
+                await self._put(apps)
                 await self._until_running(changed)
             except _Refused as refused:
                 # In one write: whoever comes after a crash or a dashboard that is away knows both.
@@ -198,6 +198,16 @@ class ConfigKeeper:
         await asyncio.to_thread(self._writer.fulfils, wanted.revision, new.keys())
         self._on_revision(wanted.revision)
         log.info("revision %s is in force", wanted.revision)
+
+    async def _put(self, apps: Apps) -> None:
+        """Puts a step of the wanted revision in force."""
+        try:
+            await asyncio.to_thread(self._writer.put, apps, self._top())
+        except ServeRestError as error:
+            # Serve has read it and will say the same of it the next time.
+            if error.status == 400:
+                raise _Refused(str(error)[-1000:]) from None
+            raise
 
     async def _clear_away(self) -> None:
         """Deletes what the documents in force name no longer, when it is idle."""

@@ -593,6 +593,27 @@ async def test_a_revision_is_remembered_as_refused_though_the_way_back_is_cut_sh
     assert way.keeper.told().endswith(ONCE)
 
 
+async def test_a_revision_whose_config_serve_refuses_is_refused_and_not_put_again_and_again(
+    fleet: Path, tmp_path: Path
+) -> None:
+    way = Way(fleet, tmp_path)
+    put_config, refused_s = way.serve.put_config, list[float]()
+
+    def put(config: dict[str, Any]) -> None:
+        if way.new in {app["name"] for app in config["applications"]}:
+            refused_s.append(way.now_s)
+            raise ServeRestError("PUT: 400 no such field", 400)
+        put_config(config)
+
+    way.serve.put_config = put  # type: ignore[method-assign]
+    for _ in range(100):
+        await way.keeper.turn()
+        way.now_s += LOOK_S
+    assert [round((b - a) / REFUSED_S) for a, b in pairwise(refused_s)] == [1, 2]
+    assert (way.engines, way.routed, way.keeper.refused) == ([way.old], [way.old], "r2")
+    assert way.keeper.told().startswith("revision r2 is refused: PUT: 400 no such field; starts in vain: 3, ")
+
+
 async def test_a_foreign_change_is_put_back_while_an_engine_starts(fleet: Path, tmp_path: Path) -> None:
     way = Way(fleet, tmp_path)
 
