@@ -56,6 +56,7 @@ class RegionAgent:
         """``gateway`` is not called from here: it pushes. An application is one graph, so it is bound here."""
         clock, meter = RealClock(), ServeMeter()
         self._region, self._meter = "", meter
+        self._missing: Mapping[str, int] = {}
         self._service = RegionService(
             now_s=clock.now_s,
             unix_s=clock.unix_s,
@@ -79,8 +80,10 @@ class RegionAgent:
         log.setLevel(user_config.get("logLevel", "INFO"))
 
     def _tell_room(self, change: Change | None, missing: Mapping[str, int]) -> None:
-        for agent, replicas in missing.items():
+        # An agent that is gone lacks nothing any more.
+        for agent, replicas in (dict.fromkeys(self._missing, 0) | dict(missing)).items():
             self._meter.set("grix_missing_replicas", {"region": self._region, "agent": agent}, replicas)
+        self._missing = missing
         if change is None:
             return
         who = {"region": self._region, "agent": agent_of(change.app)}

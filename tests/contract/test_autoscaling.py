@@ -19,7 +19,8 @@ from ray.serve.schema import ServeDeploySchema
 
 from serve_app.core.preempt import RESTORE_S, Change
 from serve_app.edge.agent_app import POLICY
-from serve_app.edge.desired_config import same
+from serve_app.edge.serve_apps import same
+from serve_app.edge.start_again import AGAIN_S
 from tests.scaled_region import (
     ARGS,
     COOLDOWN_S,
@@ -189,6 +190,31 @@ def test_a_more_important_agent_gets_the_room_of_a_less_important_one(serving: S
         serving.until(lambda: serving.most(DOC) == 3, 20.0)
     assert (after.changed, after.put_back) == ([Change(DOC, 1, 3, None)], [])
     assert serving.pids(DOC) == pids
+
+
+def test_what_serve_has_given_up_is_tried_again(serving: Serving, tmp_path: Path) -> None:
+    mended = tmp_path / "mended"
+    doc = engine(DOC_ARGS, 50, 1) | {"args": {"needs": str(mended)}}
+    put = with_entry(serving.port, engine(ARGS, 100, 1), doc)
+
+    def given_up() -> bool:
+        (app,) = [app for app in serving.rest.status() if app.name == DOC]
+        return (app.status, serving.replicas(DOC)) == ("DEPLOY_FAILED", {})
+
+    serving.rest.put_config(put)
+    serving.until(given_up, 60.0)
+    # Nothing changes that by itself, nor does the same config.
+    mended.touch()
+    serving.rest.put_config(put)
+    time.sleep(3.0)
+    assert given_up()
+    with serving.kept(tmp_path) as kept:
+        serving.until(lambda: len(kept.changes) >= 2)
+        kept.ahead_s = AGAIN_S
+        serving.until(lambda: serving.replicas(DOC) == {"RUNNING": 1}, 30.0)
+        pids, looks = serving.pids(DOC), len(kept.changes)
+        serving.until(lambda: len(kept.changes) >= looks + 2)
+    assert (kept.put_back, serving.pids(DOC)) == ([], pids)
 
 
 def test_callers_who_left_while_they_waited_leave_no_queue(serving: Serving) -> None:
