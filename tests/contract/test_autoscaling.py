@@ -198,8 +198,8 @@ def test_what_serve_has_given_up_is_tried_again(serving: Serving, tmp_path: Path
     put = with_entry(serving.port, engine(ARGS, 100, 1), doc)
 
     def given_up() -> bool:
-        (app,) = [app for app in serving.rest.status() if app.name == DOC]
-        return (app.status, serving.replicas(DOC)) == ("DEPLOY_FAILED", {})
+        apps = [app for app in serving.rest.status() if app.name == DOC]
+        return [(app.status, [dict(d.replicas) for d in app.deployments]) for app in apps] == [("DEPLOY_FAILED", [{}])]
 
     serving.rest.put_config(put)
     serving.until(given_up, 60.0)
