@@ -98,8 +98,8 @@ class Remembered:
     def _filled(self, target: Target) -> Target:
         if target.id in self._targets:
             _, was = self._targets[target.id]
-            told = {"health": was.health, "load": was.load, "weight": was.weight, "why": was.why}
-            target = replace(target, **told, start_s=was.start_s)
+            target = replace(target, health=was.health, load=was.load, weight=was.weight, why=was.why)
+            target = replace(target, start_s=was.start_s)
         # A cool-down is never shortened, by nobody's forgetting it either.
         return replace(target, breaker="open") if target.id in self._open_until_s else target
 
