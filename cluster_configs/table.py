@@ -67,6 +67,7 @@ def _agent(bundle: Bundle, name: str, engine_digest: str) -> core.Agent:
         max_tokens_default=spec.max_tokens_default,
         timeouts=core.Timeouts(spec.timeouts.queue_s, spec.timeouts.first_byte_s, spec.timeouts.total_s),
         handover_queue=spec.handover_queue,
+        strength=spec.strength,
         language_affinity=dict(spec.language_affinity),
     )
 

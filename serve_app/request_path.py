@@ -118,14 +118,14 @@ class RequestPath:
         table, parsed = world.table, session.with_history()
         record.model, record.stream, record.session_id = parsed.model, parsed.stream, parsed.session_id
         guess = await language_of(self.detector, session, table.languages.codes)
-        language = guess.language
         messages = parsed.messages or [{"content": parsed.body.get("prompt", "")}]
-        facts = rules.Facts(language, parsed.intent, budget.estimate_prompt_tokens(messages), tenant.name)
+        facts = rules.Facts(guess.language, parsed.intent, budget.estimate_prompt_tokens(messages), tenant.name)
         route = rules.route(table, tenant, facts, parsed.model, parsed.route_hint)
+        route = session.stays(route, world, tenant)
         wish = pick.Wish(
             agent=route.agent,
             tenant=tenant,
-            language=language,
+            language=guess.language,
             # Of a kept conversation as much goes along as fits.
             prompt_tokens=budget.least_prompt_tokens(session.parsed.messages or messages),
             preferred_cloud=route.preferred_cloud,
@@ -139,7 +139,7 @@ class RequestPath:
         tokens = budget.decide(
             parsed.max_tokens,
             route.agent.max_tokens_default,
-            language,
+            guess.language,
             guess.script,
             table.languages.token_ratio,
             english=route.budget == "english",

@@ -42,6 +42,8 @@ class Agent:
     timeouts: Timeouts
     #: A session leaves its target when more than this many wait there.
     handover_queue: int = 5
+    #: Against other agents that have one; ``None``: it is neither stronger nor weaker than any.
+    strength: int | None = None
     language_affinity: Mapping[str, str] = field(default_factory=dict)
 
 

@@ -169,6 +169,23 @@ def test_more_request_a_schema_that_keeps_an_engine_busy_for_a_minute_is_refused
     assert refused.value.param == "response_format.json_schema.schema"
 
 
+@pytest.mark.parametrize(
+    ("schema", "said"),
+    [
+        ({"type": "array", "minItems": 10**9, "items": {"type": "string"}}, "asks for too many items"),
+        ({"type": "string", "pattern": "^[a-z]{200}$"}, "repeats a part 200 times"),
+        ({"type": "string", "minLength": 10**12}, "has a minLength of 1000000000000"),
+    ],
+)
+def test_more_request_what_a_schema_repeats_is_bounded(schema: dict[str, Any], said: str) -> None:
+    tool = {"type": "function", "function": {"name": "f", "parameters": schema}}
+    whole, part = json.dumps({**HI, "tools": [tool]}).encode(), "response_format.json_schema.schema"
+    for raw, param in ((schema_of(schema), part), (whole, "tools[0].function.parameters")):
+        with pytest.raises(GrixError, match=said) as refused:
+            parse_request("chat", raw, {})
+        assert (refused.value.reason, refused.value.param) == ("bad_request", param)
+
+
 def test_more_request_tools_are_bounded_one_by_one_and_together() -> None:
     def tools(properties: int, count: int) -> bytes:
         schema = {"type": "object", "properties": {f"p{i}": {"type": "string"} for i in range(properties)}}

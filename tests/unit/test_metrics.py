@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
+from typing import get_args
 
 import pytest
 
+from autoscale.ray_policy import REASONS
+from serve_app.core.reports import RegionPhase, StartStage
+from serve_app.core.sessions import Store
+from serve_app.edge.redis_sessions import Op, Why
 from serve_app.metrics import BY_NAME, MS_BUCKETS, SCALING, TABLE, TASKS, TOKEN_BUCKETS, Metric
+from serve_app.outcomes import Outcome, Reason
+
+README = Path(__file__).resolve().parents[2] / "README.md"
 
 
 def test_names_are_unique_and_found() -> None:
@@ -65,3 +74,21 @@ def test_buckets_rise(buckets: tuple[int, ...]) -> None:
 
 def test_milliseconds_reach_the_longest_default_limit() -> None:
     assert MS_BUCKETS[-1] == 600_000
+
+
+@pytest.mark.parametrize(
+    ("label", "values"),
+    [
+        ("`outcome`", (*get_args(Outcome), "none")),
+        ("`reason` of `grix_errors_total`", get_args(Reason)),
+        ("`reason` of `grix_failed_starts_total`", get_args(StartStage)),
+        ("`op`, `reason` of `grix_session_store_errors_total`", (*get_args(Op), *get_args(Why))),
+        ("`store`", get_args(Store)),
+        ("`reason` of `grix_scale_*`", REASONS),
+        ("`phase` of `grix_control_regions`", get_args(RegionPhase)),
+    ],
+)
+def test_the_values_of_a_label_stand_in_the_readme(label: str, values: tuple[str, ...]) -> None:
+    part = README.read_text("utf-8").partition("**Values of labels**")[2].partition("\n\nTo wake somebody")[0]
+    (row,) = [line for line in part.splitlines() if line.startswith(f"| {label} |")]
+    assert sorted(re.findall("`([a-z_]+)`", row.removeprefix(f"| {label} |"))) == sorted(values)
