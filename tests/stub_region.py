@@ -118,6 +118,8 @@ class StubRegion:
     folder: Path
     rest: ServeRest
     temp_dir: Path
+    #: What ``grix up`` keeps of a region, as far as its processes and ports are found by it.
+    state: Mapping[str, Any]
     _count: Iterator[int] = field(default_factory=itertools.count)
 
     def new_id(self, name: str = "r") -> str:
@@ -276,7 +278,10 @@ def running_stub_region(
             port, more = cluster.spare_port, (peers, peer_usd, start_limit_s)
             _deploy(rest, stub_config(key, folder, port, blocks, federation_port, *more))
             scheme = "https" if http is not None and "tls" in http else "http"
-            yield StubRegion(f"{scheme}://127.0.0.1:{cluster.spare_port}", key, folder, rest, cluster.temp_dir)
+            url = f"{scheme}://127.0.0.1:{cluster.spare_port}"
+            state = {"url": url, "gcs": cluster.gcs, "temp_dir": str(cluster.temp_dir)}
+            state |= {"pids": [started.pid], "started_unix_s": started.started_unix_s}
+            yield StubRegion(url, key, folder, rest, cluster.temp_dir, state)
         finally:
             assert ray_cluster.stop(started) == []
 
