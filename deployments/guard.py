@@ -1,6 +1,6 @@
 """The guard of a replica: a small process of its own that leaves no engine behind, and no frozen replica alive.
 
-vLLM's engine is two or more processes beside the replica's. A replica that is killed cannot end them, a frozen one
+vLLM's engine is one or more processes beside the replica's. A replica that is killed cannot end them, a frozen one
 cannot even be asked to; and Serve, which knows nothing of them, waits for a frozen replica as long as a stream may
 last. So each replica starts a guard before its engine. The guard reads beats from a pipe:
 

@@ -33,9 +33,12 @@ MARK: Final = "GRIX_CLUSTER"
 DASHBOARD_VARIABLE: Final = "GRIX_DASHBOARD"
 SERVICE_PORTS: Final = 16
 #: Of Routers behind HAProxy: each one that ended keeps its port out of use for a while.
-INGRESS_PORTS: Final = 32
+INGRESS_PORTS: Final = 31
+#: Of Serve's own proxy behind HAProxy, for requests that come while no Router listens.
+FALLBACK_OFFSET: Final = SERVICE_PORTS + INGRESS_PORTS
+WORKERS_OFFSET: Final = FALLBACK_OFFSET + 1
 WORKER_PORTS: Final = 152
-BLOCK: Final = SERVICE_PORTS + INGRESS_PORTS + WORKER_PORTS
+BLOCK: Final = WORKERS_OFFSET + WORKER_PORTS
 #: Ray's switch for HAProxy, in the environment of every process of a cluster.
 HAPROXY_VARIABLE: Final = "RAY_SERVE_ENABLE_HA_PROXY"
 OBJECT_STORE_BYTES: Final = 200 * 10**6
@@ -130,7 +133,7 @@ def command(cluster: Cluster) -> list[str]:
         "object-manager-port": first + 6,
         "runtime-env-agent-port": first + 7,
         "ray-client-server-port": first + 8,
-        "min-worker-port": first + SERVICE_PORTS + INGRESS_PORTS,
+        "min-worker-port": first + WORKERS_OFFSET,
         "max-worker-port": first + BLOCK - 1,
         "num-cpus": cluster.num_cpus,
         "object-store-memory": OBJECT_STORE_BYTES,
@@ -173,6 +176,8 @@ def _haproxy(cluster: Cluster, total_s: float) -> dict[str, str]:
         "RAY_SERVE_HAPROXY_NBTHREAD": "1",
         "RAY_SERVE_DIRECT_INGRESS_MIN_HTTP_PORT": str(first),
         "RAY_SERVE_DIRECT_INGRESS_MAX_HTTP_PORT": str(first + INGRESS_PORTS - 1),
+        # Ray's default is one number for all: a second region of this machine would have no such proxy.
+        "RAY_SERVE_FALLBACK_PROXY_HTTP_PORT": str(cluster.first_port + FALLBACK_OFFSET),
     }
 
 

@@ -1,5 +1,8 @@
 """A replica that dies or freezes under load is no black hole: its calls end cleanly, another one comes, nothing stays.
 
+An engine of one rank on CPU has no worker process beside it: its one process is killed here. One of several ranks ends
+with any of its workers, which vLLM's own watch sees; then the replica and its guard end the rest, as for an engine.
+
 Last, because each fault costs an engine start.
 """
 
