@@ -63,8 +63,9 @@ local function keep(id, set)
   count('kept_bytes', size(id))
 end
 local function forget(set, id)
-  count('kept_bytes', -size(id))
+  local bytes = size(id)
   redis.call('DEL', key(id), p .. ':e:' .. id, p .. ':parts:' .. id)
+  count('kept_bytes', -bytes)
   redis.call('ZREM', p .. ':' .. set, id)
 end
 local function trim(set, most, ttl_ms, most_bytes)

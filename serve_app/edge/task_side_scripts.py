@@ -42,8 +42,9 @@ BEAT: Final = (
     SHARED
     + """
 local class, owner = ARGV[1], ARGV[2]
-redis.call('ZADD', p .. ':workers:' .. class, now, owner)
+-- The first write is one that a full Redis takes: who cannot renew is taken over, as a claim is never refused.
 redis.call('ZREMRANGEBYSCORE', p .. ':workers:' .. class, '-inf', now - tonumber(ARGV[5]) * 1000)
+redis.call('ZADD', p .. ':workers:' .. class, now, owner)
 redis.call('HSET', p .. ':w:' .. owner, 'class', class, 'running', ARGV[3], 'slots', ARGV[4])
 redis.call('EXPIRE', p .. ':w:' .. owner, ARGV[5])
 local gone = {}

@@ -380,6 +380,27 @@ async def test_tasks_outlive_their_redis(tmp_path: Path, region: str) -> None:
         store.end()
 
 
+async def test_a_full_redis_renews_claims_and_forgets_what_is_old(tmp_path: Path, region: str) -> None:
+    store = Store(tmp_path, tasks=False)
+    store.begin()
+    client = connect(store.url, store.password_file)
+    bus, old = TaskBus(client, region), TaskBus(client, region, bounds=Bounds(dead_ttl_s=0.0))
+    try:
+        await bus.submit(task())
+        await bus.submit(task(1))
+        await bus.bury(await take(bus), "failed", "no luck")
+        job = await take(bus)
+        await bus.beat("light", "w1", 4, [job])
+        await client.setrange("grix:full", 256 << 20, "x")
+        assert (await bus.submit(task(2))).how == "full"
+        assert await bus.beat("light", "w1", 4, [job]) == frozenset()
+        assert await old.drop("acme/t0") and await bus.dead() == []
+        assert await bus.finish(job, '"ok"')
+    finally:
+        await client.aclose()
+        store.end()
+
+
 async def gone(bus: TaskBus) -> bool:
     try:
         return await bus.get("acme/t0") is None
