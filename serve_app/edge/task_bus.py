@@ -220,7 +220,7 @@ class TaskBus:
         return bool(await self._run("END", job.id, job.claim, "back", self._holds_ms) != "lost")
 
     async def beat(self, task_class: TaskClass, owner: str, slots: int, jobs: Sequence[Job]) -> frozenset[str]:
-        """Says that a worker lives, and renews its claims; the ids of those that it has lost."""
+        """Says that a worker lives, and renews its claims; the claims that it has lost."""
         claims = [part for job in jobs for part in (job.id, job.claim)]
         told = (task_class, owner, len(jobs), slots, int(WORKER_COUNTS_S))
         return frozenset(await self._run("BEAT", *told, *claims))

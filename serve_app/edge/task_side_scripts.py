@@ -37,7 +37,7 @@ return {'new', 'running'}
 )
 
 #: ARGV: class, owner, running, slots, how long a worker counts in s, then id and claim of each task that runs. Answers
-#: the ids whose claim no longer holds.
+#: the claims that no longer hold; a task may be the same worker's again, under another claim.
 BEAT: Final = (
     SHARED
     + """
@@ -53,7 +53,7 @@ for i = 6, #ARGV, 2 do
   if f[1] == ARGV[i + 1] then
     redis.pcall('XCLAIM', queue(f[2], f[3]), G, G, 0, f[4], 'JUSTID')
   else
-    gone[#gone + 1] = ARGV[i]
+    gone[#gone + 1] = ARGV[i + 1]
   end
 end
 return gone

@@ -7,6 +7,7 @@ does, or until the claim is lost.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import logging
 from collections.abc import Awaitable, Callable
@@ -22,7 +23,7 @@ log = logging.getLogger("ray.serve")
 LOOK_S: Final = 1.0
 FIRST_PAUSE_S: Final = 0.5
 MOST_PAUSE_S: Final = 2.0
-#: Work that is cancelled has so long to end.
+#: Work that is cancelled has so long to end, and a claim that is under way when the worker stops.
 CANCEL_S: Final = 5.0
 MESSAGE_CHARS: Final = 500
 
@@ -81,6 +82,9 @@ class TaskWorker:
     _free: asyncio.Event = field(default_factory=asyncio.Event)
     _loops: list[asyncio.Task[None]] = field(default_factory=list)
     _stopping: bool = False
+    _claiming: asyncio.Task[Job | Nothing] | None = None
+    #: Redis failed since the last beat.
+    _unheard: bool = False
 
     @property
     def running(self) -> int:
@@ -101,6 +105,7 @@ class TaskWorker:
         """Takes nothing more, lets what runs end for ``grace_s``, and hands the rest back. It beats until then."""
         self._stopping = True
         self._loops[0].cancel()
+        await self._let_claim_end()
         running = [task for _, task in self._jobs.values()]
         if running:
             await asyncio.wait(running, timeout=grace_s)
@@ -117,6 +122,16 @@ class TaskWorker:
             except FAILURES as error:
                 log.warning("task %s is not handed back (%s): it is taken over", job.id, type(error).__name__)
 
+    async def _let_claim_end(self) -> None:
+        """What Redis gives away just now is handed back, instead of being taken over when the claim holds no more."""
+        if self._claiming is None:
+            return
+        with contextlib.suppress(*FAILURES):
+            async with asyncio.timeout(CANCEL_S):
+                got = await self._claiming
+                if isinstance(got, Job):
+                    await self.bus.hand_back(got)
+
     async def _take_on(self) -> None:
         turn, pause_s = 0, 0.0
         while True:
@@ -124,11 +139,19 @@ class TaskWorker:
                 self._free.clear()
                 await self._free.wait()
             try:
-                got = await self.bus.claim(self.task_class, self.owner, looks_first_at(turn))
+                if self._unheard:
+                    # What this worker holds may have been silent for too long: nobody takes over from himself.
+                    await self._beat()
+                claiming = self._claiming = asyncio.create_task(
+                    self.bus.claim(self.task_class, self.owner, looks_first_at(turn))
+                )
+                got = await asyncio.shield(claiming)
+                self._claiming = None
                 if isinstance(got, Nothing):
                     due_s = LOOK_S if got.due_s is None else got.due_s
                     await self.bus.wait(self.task_class, min(LOOK_S, max(0.01, due_s)))
             except FAILURES as error:
+                self._claiming, self._unheard = None, True
                 if not pause_s:
                     log.warning("no tasks are taken: Redis does not answer (%s)", type(error).__name__)
                 pause_s = await self._pause(pause_s)
@@ -143,13 +166,18 @@ class TaskWorker:
     async def _beat_on(self) -> None:
         while True:
             try:
-                gone = await self.bus.beat(self.task_class, self.owner, self.slots, [j for j, _ in self._jobs.values()])
-                for job, task in list(self._jobs.values()):
-                    if job.id in gone:
-                        task.cancel()
+                await self._beat()
             except FAILURES as error:
+                self._unheard = True
                 log.info("claims are not renewed: Redis does not answer (%s)", type(error).__name__)
             await asyncio.sleep(self.beat_s)
+
+    async def _beat(self) -> None:
+        gone = await self.bus.beat(self.task_class, self.owner, self.slots, [job for job, _ in self._jobs.values()])
+        self._unheard = False
+        for claim, (_, task) in list(self._jobs.items()):
+            if claim in gone:
+                task.cancel()
 
     def _ended(self, job: Job, work: asyncio.Task[str]) -> None:
         del self._jobs[job.claim]

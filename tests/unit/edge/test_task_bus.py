@@ -112,7 +112,7 @@ async def test_a_lost_worker_is_replaced_and_cannot_store_what_it_has(bus: TaskB
     second = await take(hasty)
     assert second.id == first.id and second.attempts == 2 and 0 < (second.silent_s or 0) < 60
     assert not await bus.finish(first, "1")
-    assert await bus.beat("light", "w1", 4, [first]) == {"acme/t0"}
+    assert await bus.beat("light", "w1", 4, [first]) == {first.claim}
     assert await bus.finish(second, "2")
     found = await bus.get("acme/t0")
     assert found is not None and found.result == "2"
@@ -133,6 +133,14 @@ async def test_a_beat_renews_a_claim(bus: TaskBus, client: Redis, region: str) -
     assert (await bus.stats())["light"] == ClassStats(
         {"high": 0, "normal": 0}, {"high": 0, "normal": 0}, running=1, workers=1, slots=4
     )
+
+
+async def test_a_beat_tells_a_claim_that_is_lost_from_the_same_workers_next_one(bus: TaskBus, hasty: TaskBus) -> None:
+    await bus.submit(task())
+    lost = await take(hasty)
+    await asyncio.sleep(0.01)
+    held = await take(hasty)
+    assert held.id == lost.id and await bus.beat("light", "w1", 4, [lost, held]) == {lost.claim}
 
 
 async def test_what_kills_each_worker_becomes_a_dead_letter(bus: TaskBus, hasty: TaskBus) -> None:
@@ -188,7 +196,7 @@ async def test_cancelled_while_claimed(bus: TaskBus) -> None:
     await bus.submit(task())
     job = await take(bus)
     assert await bus.cancel("acme/t0") == "cancelled"
-    assert await bus.beat("light", "w1", 4, [job]) == {"acme/t0"}
+    assert await bus.beat("light", "w1", 4, [job]) == {job.claim}
     assert not await bus.finish(job, "1")
     assert await bus.cancel("acme/t0") == "cancelled"
     assert await bus.cancel("acme/unknown") is None
