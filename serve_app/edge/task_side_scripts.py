@@ -22,6 +22,10 @@ end
 if held('live/' .. tenant) + parts > tonumber(ARGV[6]) then return {'tenant_full', ''} end
 for i = 8, #ARGV, 3 do
   local id = ARGV[i]
+  -- A part may be kept for longer than its task was, a dead letter above all; it would be trimmed while it runs.
+  for _, set in ipairs({'dead', 'done'}) do
+    if redis.call('ZSCORE', p .. ':' .. set, id) then forget(set, id) end
+  end
   enqueue(id, ARGV[i + 1], priority)
   redis.call('HSET', key(id), 'id', id, 'tenant', tenant, 'class', ARGV[i + 1], 'priority', priority,
     'input', ARGV[i + 2], 'root', root, 'attempts', 0, 'submitted_ms', now)

@@ -354,6 +354,23 @@ async def test_parts_come_whole_or_not_at_all_and_go_with_their_task(client: Red
     assert names == ["bell:light", "buried", "q:light:high", "q:light:normal"]
 
 
+async def test_a_task_in_parts_that_comes_again_has_nothing_of_the_forgotten_one(client: Redis, region: str) -> None:
+    bus = TaskBus(client, region, bounds=Bounds(result_ttl_s=0.0))
+    await bus.fan_out(in_parts(2))
+    assert await bus.finish(await take(bus), "1") and await bus.bury(await take(bus), "failed", "no luck")
+    await asyncio.sleep(0.002)
+    assert isinstance(await bus.claim("light", "w1", "high"), Nothing)
+    assert await bus.get("acme/root") is None and [dead.id for dead in await bus.dead()] == ["acme/root:1"]
+    assert (await bus.fan_out(in_parts(2))).how == "new"
+    assert await bus.dead() == [] and not await bus.replay("acme/root:1")
+    part = await bus.get("acme/root:1")
+    assert part is not None and (part.state, part.reason, part.ended_unix_s) == ("queued", None, None)
+    assert await states(bus, "acme/root:1") == ["queued"]
+    size = 2 * len('{"n": 0}')
+    held = {"live": "2", "live/acme": "2", "live_bytes": str(size)}
+    assert await client.hgetall(f"grix:{{{region}}}:tasks:held") == held
+
+
 async def test_high_tasks_go_between_the_parts_of_a_long_one(bus: TaskBus) -> None:
     await bus.fan_out(in_parts(3))
     assert (await take(bus)).id == "acme/root:0"
