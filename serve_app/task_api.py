@@ -143,12 +143,12 @@ class TaskApi:
 
     async def submit(self, request: Request) -> Response:
         tenant = self._tenant(request)
-        headers_of(request.scope)
+        headers = headers_of(request.scope)
         raw = await read_body(request.receive)
         if request.headers.get("content-type", "").partition(";")[0].strip() in JSON_LINES:
-            asked = await asyncio.to_thread(parse_batch, raw, dict(request.query_params))
+            asked = await asyncio.to_thread(parse_batch, raw, dict(request.query_params), headers)
         else:
-            asked = await asyncio.to_thread(parse_task, raw)
+            asked = await asyncio.to_thread(parse_task, raw, headers)
         task_id = asked.task_id or self.new_id()
         told = await self._submit(f"{tenant.name}/{task_id}", asked, tenant)
         if told.how == "conflict":

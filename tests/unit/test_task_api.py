@@ -163,6 +163,29 @@ async def test_data_that_may_not_be_here_is_no_task_here() -> None:
     assert not site.tasks.kept
 
 
+async def test_the_data_class_of_the_header_wins_and_is_kept() -> None:
+    said = {**BEARER, "x-data-class": "sg"}
+    metadata = {"data_class": "eu", "user_id": "u"}
+    request = {**ASKED, "metadata": metadata}
+    site = a_site()
+    assert (await submit(site, headers=said, request=request)).status_code == 202
+    assert (
+        await submit(site, headers=said, task_id="t2", request=None, sub_tasks=[{"request": ASKED}])
+    ).status_code == 202
+    line = json.dumps({"custom_id": "a", "url": "/v1/chat/completions", "body": request}).encode()
+    jsonl = {**said, "content-type": "application/jsonl"}
+    assert (await site.ask("POST", "/v1/tasks?task_id=t3", line, jsonl)).status_code == 202
+    kept = {
+        key: json.loads(site.tasks.kept[key].input or "")["metadata"] for key in ("acme/t1", "acme/t2:0", "acme/t3:a")
+    }
+    both = {"data_class": "sg", "user_id": "u"}
+    assert kept == {"acme/t1": both, "acme/t2:0": {"data_class": "sg"}, "acme/t3:a": both}
+    elsewhere = a_site()
+    for value, answer in (("eu", (403, "residency", None)), ("x" * 257, (400, "invalid_value", "x-data-class"))):
+        assert error_of(await submit(elsewhere, headers={**BEARER, "x-data-class": value})) == answer
+    assert not elsewhere.tasks.kept
+
+
 async def test_a_tenant_without_the_agents_and_a_region_without_tasks() -> None:
     site = a_site(tenants=(tenant(agents=frozenset({"qwen-coder"})),))
     assert error_of(await submit(site)) == (403, "not_allowed", None)
