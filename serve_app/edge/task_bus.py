@@ -211,6 +211,10 @@ class TaskBus:
         told = (int(after_s * 1000), reason, message)
         return bool(await self._run("END", job.id, job.claim, "later", *told) != "lost")
 
+    async def put_off(self, job: Job, after_s: float, why: str) -> bool:
+        """Tries it again, as if this had been no attempt."""
+        return bool(await self._run("END", job.id, job.claim, "later", int(after_s * 1000), "", why) != "lost")
+
     async def bury(self, job: Job, reason: DeadReason, message: str) -> bool:
         """Makes it a dead letter."""
         return bool(await self._run("END", job.id, job.claim, "dead", reason, message) != "lost")

@@ -213,9 +213,9 @@ return {'', next_due[2] and math.max(0, tonumber(next_due[2]) - now) or -1}
 """
 )
 
-#: ARGV: id, claim, then how it ended: ``done``, result, URI of a result that lies elsewhere; ``later``, ms, reason,
-#: message; ``dead``, reason, message; ``back``, how long a claim holds in ms. Answers ``lost`` where the claim
-#: no longer holds. Said twice, it is done once.
+#: ARGV: id, claim, then how it ended: ``done``, result, URI of a result that lies elsewhere; ``later``, ms, reason
+#: (where there is none it was no attempt), message; ``dead``, reason, message; ``back``, how long a claim holds in ms.
+#: Answers ``lost`` where the claim no longer holds. Said twice, it is done once.
 END: Final = (
     SHARED
     + """
@@ -244,7 +244,8 @@ elseif how == 'later' then
   redis.call('ZADD', p .. ':later', now + tonumber(ARGV[4]), id)
   redis.call('HSET', key(id), 'state', 'retrying', 'owner', '', 'claim', '', 'ended_by', claim .. '/later',
     'reason', ARGV[5], 'message', ARGV[6])
-  tell(id, 'retrying', ARGV[5])
+  if ARGV[5] == '' then redis.call('HINCRBY', key(id), 'attempts', -1) end
+  tell(id, 'retrying', ARGV[5] == '' and ARGV[6] or ARGV[5])
   return 'retrying'
 end
 redis.call('XCLAIM', queue(f[4], f[5]), G, G, 0, f[6], 'IDLE', ARGV[4], 'JUSTID')

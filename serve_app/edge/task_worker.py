@@ -25,6 +25,8 @@ FIRST_PAUSE_S: Final = 0.5
 MOST_PAUSE_S: Final = 2.0
 #: Work that is cancelled has so long to end, and a claim that is under way when the worker stops.
 CANCEL_S: Final = 5.0
+#: Who is told to come back keeps his slot for so long at most: a worker asks a region that is full no faster than that.
+SLOT_WAITS_S: Final = 5.0
 MESSAGE_CHARS: Final = 500
 
 
@@ -34,6 +36,14 @@ class TaskFailed(Exception):
     def __init__(self, message: str, *, final: bool = False) -> None:
         super().__init__(message[:MESSAGE_CHARS])
         self.final = final
+
+
+class NotNow(Exception):
+    """There is no room for the work now. It is no attempt, and may be asked for again in ``after_s``."""
+
+    def __init__(self, why: str, after_s: float) -> None:
+        super().__init__(why)
+        self.after_s = after_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +199,8 @@ class TaskWorker:
         try:
             async with asyncio.timeout(self.limit_s):
                 result = await self.run(work)
+        except NotNow as wait:
+            return await self._put_off(job, str(wait), wait.after_s)
         except TaskFailed as error:
             return await self._failed(job, "refused" if error.final else "failed", str(error), final=error.final)
         except TimeoutError:
@@ -198,6 +210,13 @@ class TaskWorker:
             return await self._failed(job, "failed", f"{type(error).__name__} at: {work.at}")
         kept = await self._insist(lambda: self.bus.finish(job, result.text, result.uri))
         return "done" if kept else "lost"
+
+    async def _put_off(self, job: Job, why: str, after_s: float) -> str:
+        """Waits outside the watchdog, first in the slot, then among those that are tried again."""
+        here_s = min(after_s, SLOT_WAITS_S)
+        await asyncio.sleep(here_s)
+        kept = await self._insist(lambda: self.bus.put_off(job, after_s - here_s, why))
+        return "put_off" if kept else "lost"
 
     async def _failed(self, job: Job, reason: DeadReason, message: str, *, final: bool = False) -> str:
         after_s = None if final else retry_after_s(job.attempts)

@@ -181,6 +181,16 @@ async def test_a_retry_waits_for_its_time(bus: TaskBus) -> None:
     assert (await take(bus)).attempts == 2
 
 
+async def test_what_is_put_off_has_made_no_attempt(bus: TaskBus) -> None:
+    await bus.submit(task())
+    for _ in range(2 * MOST_ATTEMPTS):
+        job = await take(bus)
+        assert job.attempts == 1 and await bus.put_off(job, 0.0, "waits: tasks_limit")
+    found = await bus.get("acme/t0")
+    assert found is not None and (found.state, found.attempts, found.reason) == ("retrying", 0, None)
+    assert (await bus.events("acme/t0", "0"))[-1].data == "waits: tasks_limit"
+
+
 async def test_what_is_handed_back_goes_on_elsewhere_as_if_it_had_not_been_taken(bus: TaskBus) -> None:
     await bus.submit(task())
     await bus.submit(task(1))

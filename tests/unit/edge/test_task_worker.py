@@ -13,7 +13,7 @@ from redis.exceptions import ConnectionError as RedisAway
 
 from serve_app.edge import task_worker
 from serve_app.edge.task_bus import Job, Nothing
-from serve_app.edge.task_worker import Result, TaskFailed, TaskWorker, Work
+from serve_app.edge.task_worker import NotNow, Result, TaskFailed, TaskWorker, Work
 
 
 def job(n: int = 0, attempts: int = 1) -> Job:
@@ -69,6 +69,9 @@ class PlayedBus:
 
     async def retry(self, job: Job, after_s: float, reason: str, message: str) -> bool:
         return self._answer("retry", job.id, after_s, reason, message)
+
+    async def put_off(self, job: Job, after_s: float, why: str) -> bool:
+        return self._answer("put_off", job.id, after_s, why)
 
     async def bury(self, job: Job, reason: str, message: str) -> bool:
         return self._answer("bury", job.id, reason, message)
@@ -132,6 +135,15 @@ async def test_a_failure_is_tried_again_and_then_is_a_dead_letter(attempts: int,
         raise TaskFailed("no luck")
 
     assert await said_by(PlayedBus(deque([job(0, attempts)])), fails) == [said]
+
+
+async def test_what_has_no_room_waits_outside_the_watchdog_and_costs_no_attempt(pauses: list[float]) -> None:
+    async def full(work: Work) -> Result:
+        raise NotNow("waits: batch_limit", 40.0)
+
+    bus = PlayedBus(deque([job(0, 4)]))
+    assert await said_by(bus, full, limit_s=1.0) == [("put_off", "acme/t0", 35.0, "waits: batch_limit")]
+    assert pauses == [5.0]
 
 
 async def test_what_would_fail_again_is_a_dead_letter_at_once() -> None:
