@@ -155,7 +155,7 @@ class TaskApi:
             raise GrixError("task_conflict", f"There is a task {task_id} with another request.", param="task_id")
         if told.how in ("full", "tenant_full"):
             whose = "of this tenant" if told.how == "tenant_full" else "in this region"
-            raise GrixError("tasks_full", f"As many tasks {whose} wait as may.", retry_after_s=10.0)
+            raise GrixError("tasks_full", f"As many tasks, or bytes of them, {whose} wait as may.", retry_after_s=10.0)
         found = await self.tasks.get(f"{tenant.name}/{task_id}")
         body = {"id": task_id, "object": "task", "state": told.state} if found is None else await self._shown(found)
         where = {"location": f"/v1/tasks/{task_id}"}

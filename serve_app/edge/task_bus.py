@@ -10,7 +10,8 @@ All keys begin with ``grix:{REGION}:tasks``:
 * ``:parts:ID`` list, of a task in parts, their ids in the order of their results;
 * ``:live`` sorted set, tasks that have not ended, by when they came;
 * ``:done`` and ``:dead`` sorted sets, tasks that ended and dead letters, by when; the oldest are forgotten;
-* ``:held`` hash, counters: ``live``, ``live/TENANT``, ``live_bytes``, ``kept_bytes``;
+* ``:held`` hash, counters: ``live``, ``live/TENANT``, ``live_bytes``, ``live_bytes/TENANT``, ``done_bytes``,
+  ``dead_bytes``;
 * ``:buried`` hash, dead letters so far by ``CLASS/REASON``;
 * ``:e:ID`` stream, what happened to a task, the last 256 events;
 * ``:bell:CLASS`` list, one token a task that came, for workers that sleep;
@@ -80,12 +81,14 @@ class Bounds:
 
     tasks: int = 10_000
     tasks_of_tenant: int = 2_000
+    #: One tenant has a quarter of it at most.
     input_bytes: int = 64 << 20
     results: int = 10_000
     result_ttl_s: float = 86_400.0
+    result_bytes: int = 64 << 20
     dead: int = 1_000
     dead_ttl_s: float = 7 * 86_400.0
-    kept_bytes: int = 96 << 20
+    dead_bytes: int = 32 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,9 +191,10 @@ class TaskBus:
     async def claim(self, task_class: TaskClass, owner: str, first: Priority) -> Job | Nothing:
         """A task to work at: one whose worker was lost, else the next of ``first``, else of the other priority."""
         bounds, claim = self._bounds, secrets.token_hex(8)
-        kept = (bounds.results, int(bounds.result_ttl_s * 1000), bounds.dead, int(bounds.dead_ttl_s * 1000))
+        kept = (bounds.results, int(bounds.result_ttl_s * 1000), bounds.result_bytes)
+        dead = (bounds.dead, int(bounds.dead_ttl_s * 1000), bounds.dead_bytes)
         second: Priority = "normal" if first == "high" else "high"
-        order = (first, second, MOST_ATTEMPTS, *kept, bounds.kept_bytes)
+        order = (first, second, MOST_ATTEMPTS, *kept, *dead)
         task_id, ms, *flat = await self._run("CLAIM", task_class, owner, claim, self._holds_ms, *order)
         if not task_id:
             return Nothing(None if ms < 0 else ms / 1000)

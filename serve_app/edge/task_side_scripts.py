@@ -19,7 +19,10 @@ for i = 10, #ARGV, 3 do bytes = bytes + #ARGV[i] end
 if held('live') + parts > tonumber(ARGV[5]) or held('live_bytes') + bytes > tonumber(ARGV[7]) then
   return {'full', ''}
 end
-if held('live/' .. tenant) + parts > tonumber(ARGV[6]) then return {'tenant_full', ''} end
+if held('live/' .. tenant) + parts > tonumber(ARGV[6])
+  or held('live_bytes/' .. tenant) + bytes > tonumber(ARGV[7]) / 4 then
+  return {'tenant_full', ''}
+end
 for i = 8, #ARGV, 3 do
   local id = ARGV[i]
   -- A part may be kept for longer than its task was, a dead letter above all; it would be trimmed while it runs.
@@ -107,7 +110,7 @@ if not redis.call('ZSCORE', p .. ':dead', id) then return 0 end
 if ARGV[2] == 'drop' then forget('dead', id) return 1 end
 local f = get(id, 'tenant', 'class', 'priority', 'reason')
 if f[4] == 'bad_payload' then return 0 end
-count('kept_bytes', -size(id))
+count('dead_bytes', -size(id))
 redis.call('ZREM', p .. ':dead', id)
 redis.call('HSET', key(id), 'attempts', 0, 'reason', '', 'message', '')
 redis.call('HDEL', key(id), 'ended_ms', 'ended_by')

@@ -81,7 +81,7 @@ async def test_a_task_runs_and_has_its_result(bus: TaskBus, client: Redis, regio
     assert await states(bus, "acme/t0") == ["queued", "running", "progress", "done"]
     # Nothing is left of it in the stream, nor among what counts against a limit.
     assert await client.xlen(f"grix:{{{region}}}:tasks:q:light:normal") == 0
-    assert await client.hgetall(f"grix:{{{region}}}:tasks:held") == {"kept_bytes": "4"}
+    assert await client.hgetall(f"grix:{{{region}}}:tasks:held") == {"done_bytes": "4"}
     assert await bus.claim("light", "w1", "high") == Nothing(None)
 
 
@@ -272,11 +272,12 @@ async def test_everything_is_bounded(client: Redis, region: str) -> None:
     await bus.claim("light", "w1", "high")
     assert [dead.id for dead in await bus.dead()] == ["acme/t7"]
     # What is kept is what two results and one input have.
-    assert await client.hgetall(f"grix:{{{region}}}:tasks:held") == {"kept_bytes": str(1 + 1 + len('{"n": 7}'))}
+    held = {"done_bytes": "2", "dead_bytes": str(len('{"n": 7}'))}
+    assert await client.hgetall(f"grix:{{{region}}}:tasks:held") == held
 
 
 async def test_results_go_when_there_are_too_many_bytes_of_them_or_they_are_old(client: Redis, region: str) -> None:
-    bus = TaskBus(client, region, bounds=Bounds(kept_bytes=15))
+    bus = TaskBus(client, region, bounds=Bounds(result_bytes=15))
     for n in range(2):
         await bus.submit(task(n))
         await bus.finish(await take(bus), '"ten byte"')
@@ -287,6 +288,29 @@ async def test_results_go_when_there_are_too_many_bytes_of_them_or_they_are_old(
     await old.claim("light", "w1", "high")
     assert await bus.get("acme/t1") is None
     assert await client.hgetall(f"grix:{{{region}}}:tasks:held") == {}
+
+
+async def test_one_tenant_has_a_quarter_of_the_bytes(client: Redis, region: str) -> None:
+    bus = TaskBus(client, region, bounds=Bounds(input_bytes=40))
+    assert [(await bus.submit(task(n, input="x" * 6))).how for n in (0, 1)] == ["new", "tenant_full"]
+    assert (await bus.fan_out(in_parts(1))).how == "tenant_full"
+    assert (await bus.submit(task(2, tenant="b", input="x" * 10))).how == "new"
+    assert await bus.finish(await take(bus), "1")
+    assert (await bus.submit(task(1, input="x" * 6))).how == "new"
+    assert await bus.cancel("acme/t1") == await bus.cancel("acme/t2") == "cancelled"
+    assert await client.hgetall(f"grix:{{{region}}}:tasks:held") == {"done_bytes": "1"}
+
+
+async def test_dead_letters_push_out_dead_letters_and_no_results(client: Redis, region: str) -> None:
+    bus = TaskBus(client, region, bounds=Bounds(result_bytes=15, dead_bytes=15))
+    await bus.submit(task(0))
+    await bus.finish(await take(bus), '"ten byte"')
+    for n in (1, 2):
+        await bus.submit(task(n, input='"ten byte"'))
+        await bus.bury(await take(bus), "failed", "no luck")
+    await bus.claim("light", "w1", "high")
+    assert await bus.get("acme/t0") is not None and [dead.id for dead in await bus.dead()] == ["acme/t2"]
+    assert await client.hgetall(f"grix:{{{region}}}:tasks:held") == {"done_bytes": "10", "dead_bytes": "10"}
 
 
 async def test_a_sleeping_worker_is_woken(bus: TaskBus) -> None:
@@ -377,7 +401,7 @@ async def test_a_task_in_parts_that_comes_again_has_nothing_of_the_forgotten_one
     assert part is not None and (part.state, part.reason, part.ended_unix_s) == ("queued", None, None)
     assert await states(bus, "acme/root:1") == ["queued"]
     size = 2 * len('{"n": 0}')
-    held = {"live": "2", "live/acme": "2", "live_bytes": str(size)}
+    held = {"live": "2", "live/acme": "2", "live_bytes": str(size), "live_bytes/acme": str(size)}
     assert await client.hgetall(f"grix:{{{region}}}:tasks:held") == held
 
 
