@@ -104,6 +104,11 @@ class TaskWorker:
         """Begins; on the loop that works."""
         self._loops = [asyncio.create_task(self._take_on()), asyncio.create_task(self._beat_on())]
 
+    def resize(self, slots: int) -> None:
+        """Takes as many tasks at once from now on; what runs goes on."""
+        self.slots = slots
+        self._free.set()
+
     def check(self) -> None:
         """Raises RuntimeError when it works no more."""
         for loop in self._loops:

@@ -270,6 +270,23 @@ async def test_a_claim_that_is_under_way_when_a_worker_stops_is_handed_back() ->
     assert bus.said == [("hand_back", "acme/t0")]
 
 
+async def test_slots_that_are_changed_are_used_at_once() -> None:
+    async def hangs(work: Work) -> Result:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    bus = PlayedBus(deque(job(n) for n in range(3)))
+    made = worker(bus, hangs, slots=1)
+    made.start()
+    async with asyncio.timeout(20.0):
+        while not made.running:
+            await asyncio.sleep(0.001)
+        made.resize(3)
+        while made.running < 3:
+            await asyncio.sleep(0.001)
+    await made.stop(0.0)
+
+
 async def test_an_end_is_said_until_redis_has_heard_it(pauses: list[float]) -> None:
     async def fails_while_redis_goes(work: Work) -> Result:
         bus.away = 5
