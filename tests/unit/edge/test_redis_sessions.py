@@ -42,7 +42,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="module")
 def shared_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
     """For tests that leave the server as it was; each has a region of its own in it."""
-    made = Store(tmp_path_factory.mktemp("valkey"))
+    made = Store(tmp_path_factory.mktemp("valkey"), tasks=False)
     made.begin()
     yield made
     made.end()
@@ -50,7 +50,7 @@ def shared_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Store]:
-    made = Store(tmp_path)
+    made = Store(tmp_path, tasks=False)
     made.begin()
     yield made
     made.end()
