@@ -62,7 +62,7 @@ class Scene:
     def open(self) -> TaskBus:
         port = free_port()
         (self.folder / "password").write_text(PASSWORD)
-        self.server = valkey.start(port, PASSWORD, self.folder / "valkey.log", self.folder, {})
+        self.server = valkey.start(port, PASSWORD, self.folder / "valkey.log", self.folder, {}, tasks=True)
         return TaskBus(connect(self.server.url, str(self.folder / "password")), REGION)
 
     def add_worker(self) -> None:

@@ -156,7 +156,7 @@ TASKS: Final[tuple[Metric, ...]] = (
     Metric(
         "grix_task_attempts_total",
         "counter",
-        "Attempts at tasks that ended: done, retried, lost, or why the task became a dead letter.",
+        "Attempts at tasks that ended: done, retried, put_off, lost, or why the task became a dead letter.",
         ("region", "class", "how"),
     ),
     Metric("grix_task_takeovers_total", "counter", "Tasks that another worker was silent about.", ("region", "class")),

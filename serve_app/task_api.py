@@ -10,7 +10,7 @@ import asyncio
 import json
 import re
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final, Protocol
 
 from starlette.requests import Request
@@ -28,7 +28,14 @@ from serve_app.task_request import TASK_ID, AskedTask, class_of, parse_batch, pa
 
 #: Who watches a task is told so soon after something happened, and that he is still connected so often.
 LOOK_S: Final = 0.25
+#: While nothing happens he is told ever later: each look asks Redis twice.
+MOST_LOOK_S: Final = 2.0
 STILL_HERE_S: Final = 15.0
+
+#: Results with more characters are made ready in a thread, so that streams of others go on meanwhile.
+LARGE_CHARS: Final = 256 * 1024
+#: A task whose parts have more is told without their results.
+MOST_SHOWN_CHARS: Final = 1 << 20
 
 #: A submission in OpenAI's Batch format, a request a line.
 JSON_LINES: Final = ("application/jsonl", "application/x-ndjson")
@@ -86,9 +93,24 @@ def shown_task(task: Task, parts: Sequence[Task] | None = None) -> dict[str, Any
         "ended_at": _whole(task.ended_unix_s),
     }
     if parts is not None:
+        if result_chars(parts) > MOST_SHOWN_CHARS:
+            elsewhere = f"/v1/tasks/{told['id']}/output"
+            parts = [replace(part, result=None, uri=elsewhere) if part.result else part for part in parts]
         rows = [{"sub_task_id": _part_name(part), "state": part.state, **_outcome(part)} for part in parts]
         return {**told, "left": task.left, "sub_tasks": rows}
     return {**told, **_outcome(task)}
+
+
+def result_chars(tasks: Sequence[Task]) -> int:
+    return sum(len(task.result or "") for task in tasks)
+
+
+def _shown_json(task: Task, parts: Sequence[Task] | None) -> bytes:
+    return json.dumps(shown_task(task, parts), ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def _output(parts: Sequence[Task]) -> bytes:
+    return b"".join(batch_line(part) for part in parts)
 
 
 def _part_name(part: Task) -> str:
@@ -118,6 +140,11 @@ def batch_line(part: Task) -> bytes:
     return json.dumps(line, ensure_ascii=False).encode() + b"\n"
 
 
+async def _apart(tasks: Sequence[Task], make: Callable[..., bytes], *args: Any) -> bytes:
+    """What ``make`` gives, in a thread where ``tasks`` have large results."""
+    return await asyncio.to_thread(make, *args) if result_chars(tasks) > LARGE_CHARS else make(*args)
+
+
 def _whole(seconds: float | None) -> int | None:
     return None if seconds is None else int(seconds)
 
@@ -143,23 +170,24 @@ class TaskApi:
 
     async def submit(self, request: Request) -> Response:
         tenant = self._tenant(request)
-        headers_of(request.scope)
+        headers = headers_of(request.scope)
         raw = await read_body(request.receive)
         if request.headers.get("content-type", "").partition(";")[0].strip() in JSON_LINES:
-            asked = await asyncio.to_thread(parse_batch, raw, dict(request.query_params))
+            asked = await asyncio.to_thread(parse_batch, raw, dict(request.query_params), headers)
         else:
-            asked = await asyncio.to_thread(parse_task, raw)
+            asked = await asyncio.to_thread(parse_task, raw, headers)
         task_id = asked.task_id or self.new_id()
         told = await self._submit(f"{tenant.name}/{task_id}", asked, tenant)
         if told.how == "conflict":
             raise GrixError("task_conflict", f"There is a task {task_id} with another request.", param="task_id")
         if told.how in ("full", "tenant_full"):
             whose = "of this tenant" if told.how == "tenant_full" else "in this region"
-            raise GrixError("tasks_full", f"As many tasks {whose} wait as may.", retry_after_s=10.0)
+            raise GrixError("tasks_full", f"As many tasks, or bytes of them, {whose} wait as may.", retry_after_s=10.0)
         found = await self.tasks.get(f"{tenant.name}/{task_id}")
-        body = {"id": task_id, "object": "task", "state": told.state} if found is None else await self._shown(found)
-        where = {"location": f"/v1/tasks/{task_id}"}
-        return JSONResponse(body, 202 if told.how == "new" else 200, where)
+        status, where = 202 if told.how == "new" else 200, {"location": f"/v1/tasks/{task_id}"}
+        if found is None:
+            return JSONResponse({"id": task_id, "object": "task", "state": told.state}, status, where)
+        return Response(await self._shown(found), status, where, "application/json")
 
     async def _submit(self, key: str, asked: AskedTask, tenant: Tenant) -> Submitted:
         table = self.path.world().table
@@ -181,18 +209,19 @@ class TaskApi:
         if request.method == "DELETE":
             await self.tasks.cancel(task.id)
             task = await self._found(request)
-        return JSONResponse(await self._shown(task))
+        return Response(await self._shown(task), media_type="application/json")
 
-    async def _shown(self, task: Task) -> dict[str, Any]:
-        return shown_task(task, None if task.left is None else await self.tasks.parts(task.id))
+    async def _shown(self, task: Task) -> bytes:
+        parts = None if task.left is None else await self.tasks.parts(task.id)
+        return await _apart(parts or [task], _shown_json, task, parts)
 
     async def output(self, request: Request) -> Response:
         """The results of a task in parts as OpenAI's Batch files have them, a line each, in order."""
         task = await self._found(request)
         if task.left is None:
             raise GrixError("not_found", "This task has no parts; its result is in the task itself.")
-        lines = [batch_line(part) for part in await self.tasks.parts(task.id)]
-        return Response(b"".join(lines), media_type=JSON_LINES[0])
+        parts = await self.tasks.parts(task.id)
+        return Response(await _apart(parts, _output, parts), media_type=JSON_LINES[0])
 
     async def events(self, request: Request) -> Response:
         after = request.headers.get("last-event-id", "0")
@@ -204,7 +233,7 @@ class TaskApi:
 
     async def _told(self, task_id: str, after: str) -> AsyncGenerator[bytes, None]:
         """Events until the task has ended. A store that is away meanwhile only makes a pause."""
-        silent_s = 0.0
+        silent_s, look_s = 0.0, LOOK_S
         while True:
             try:
                 found = await self.tasks.events(task_id, after)
@@ -213,13 +242,14 @@ class TaskApi:
             except GrixError:
                 found, ended = [], False
             for event in found:
-                after, silent_s = event.id, 0.0
+                after, silent_s, look_s = event.id, 0.0, LOOK_S
                 data = json.dumps({"state": event.state, "data": event.data or None}, ensure_ascii=False)
                 yield f"id: {event.id}\nevent: {event.state}\ndata: {data}\n\n".encode()
             if ended or (found and found[-1].state in ENDED):
                 return
-            await asyncio.sleep(LOOK_S)
-            silent_s += LOOK_S
+            await asyncio.sleep(look_s)
+            silent_s += look_s
+            look_s = min(MOST_LOOK_S, 2 * look_s)
             if silent_s >= STILL_HERE_S:
                 silent_s = 0.0
                 yield b": still here\n\n"

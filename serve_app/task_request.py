@@ -17,6 +17,8 @@ from serve_app.outcomes import GrixError
 
 #: Of a request as JSON.
 MAX_INPUT_BYTES: Final = 256 * 1024
+#: As for every other input of ours in a header.
+MAX_DATA_CLASS_CHARS: Final = 256
 #: Of a task.
 MAX_PARTS: Final = 256
 TASK_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", re.ASCII)
@@ -81,8 +83,8 @@ def _whole(value: Any, where: str, least: int) -> int:
     return value
 
 
-def parse_task(raw: bytes) -> AskedTask:
-    """Checks a submission whole.
+def parse_task(raw: bytes, headers: Mapping[str, str]) -> AskedTask:
+    """Checks a submission whole. ``headers`` are lower-case; ``x-data-class`` is every part's, and is kept with it.
 
     Raises:
         GrixError: naming the field; fields of a request as ``request.NAME`` or ``sub_tasks[N].request.NAME``.
@@ -98,12 +100,12 @@ def parse_task(raw: bytes) -> AskedTask:
         _one_of(body, "model_required", get_args(Wanted), "auto"),
         _one_of(body, "priority", get_args(Priority), "normal"),
         None if tokens is None else _whole(tokens, "expected_output_tokens", 1),
-        _parts(body["sub_tasks"]) if in_parts else (_part("", "request", body["request"]),),
+        _parts(body["sub_tasks"], headers) if in_parts else (_part("", "request", body["request"], headers),),
         in_parts,
     )
 
 
-def _parts(rows: Any) -> tuple[AskedPart, ...]:
+def _parts(rows: Any, headers: Mapping[str, str]) -> tuple[AskedPart, ...]:
     if not isinstance(rows, list) or not 1 <= len(rows) <= MAX_PARTS:
         raise bad("sub_tasks", f"must be a list of 1 to {MAX_PARTS} parts.")
     made: list[tuple[int, AskedPart]] = []
@@ -114,7 +116,7 @@ def _parts(rows: Any) -> tuple[AskedPart, ...]:
         _known(row, _PART_FIELDS, f"{where}.")
         name = _name(row.get("sub_task_id", str(i)), f"{where}.sub_task_id")
         sequence = _whole(row.get("sequence", i), f"{where}.sequence", 0)
-        made.append((sequence, _part(name, f"{where}.request", row.get("request"))))
+        made.append((sequence, _part(name, f"{where}.request", row.get("request"), headers)))
     return _distinct([part for _, part in sorted(made, key=lambda one: one[0])], "sub_tasks")
 
 
@@ -126,9 +128,11 @@ def _distinct(parts: Sequence[AskedPart], where: str) -> tuple[AskedPart, ...]:
     return tuple(parts)
 
 
-def _part(name: str, where: str, request: Any) -> AskedPart:
+def _part(name: str, where: str, request: Any, headers: Mapping[str, str]) -> AskedPart:
     if not isinstance(request, dict):
         raise bad(where, "is needed: the body of a chat completion, an object.")
+    if "x-data-class" in headers:
+        request = _of_data_class(request, headers["x-data-class"])
     text = json.dumps(request).encode()
     if len(text) > MAX_INPUT_BYTES:
         raise GrixError("body_too_large", f"{where}: has {len(text)} bytes; at most {MAX_INPUT_BYTES} are allowed.")
@@ -143,8 +147,20 @@ def _part(name: str, where: str, request: Any) -> AskedPart:
     return AskedPart(name, where, request, parsed)
 
 
-def parse_batch(raw: bytes, query: Mapping[str, str]) -> AskedTask:
+def _of_data_class(request: dict[str, Any], data_class: str) -> dict[str, Any]:
+    """The header wins over ``metadata``, as it does for a chat; the worker that asks later has ``metadata`` alone."""
+    if len(data_class) > MAX_DATA_CLASS_CHARS:
+        raise bad("x-data-class", f"must be a string of at most {MAX_DATA_CLASS_CHARS} characters.")
+    metadata = request.get("metadata")
+    if metadata is not None and not isinstance(metadata, dict):
+        return request
+    return {**request, "metadata": {**(metadata or {}), "data_class": data_class}}
+
+
+def parse_batch(raw: bytes, query: Mapping[str, str], headers: Mapping[str, str]) -> AskedTask:
     """A file in OpenAI's Batch format, each line a part; ``query`` has what else a submission may say.
+
+    ``headers``: see :func:`parse_task`.
 
     Raises:
         GrixError: naming the line.
@@ -163,7 +179,7 @@ def parse_batch(raw: bytes, query: Mapping[str, str]) -> AskedTask:
         request = row.get("body")
         # The format wants a model; here the class of workers decides.
         plain = {k: v for k, v in request.items() if k != "model"} if isinstance(request, dict) else request
-        parts.append(_part(_name(row.get("custom_id"), f"{where}.custom_id"), f"{where}.body", plain))
+        parts.append(_part(_name(row.get("custom_id"), f"{where}.custom_id"), f"{where}.body", plain, headers))
     task_id = query.get("task_id")
     return AskedTask(
         None if task_id is None else _name(task_id, "task_id"),

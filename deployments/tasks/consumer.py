@@ -7,6 +7,7 @@ adapter's surface a consumer needs its life cycle alone: tasks are submitted, re
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import random
 import secrets
@@ -90,14 +91,15 @@ class BusAdapter(TaskProcessorAdapter):
     def stop_consumer(self, timeout: float = GRACE_S) -> None:
         """What runs is handed back by :meth:`stop`, which Serve awaits."""
 
-    async def configure(self, region: Mapping[str, Any], limit_s: float) -> None:
+    async def configure(self, region: Mapping[str, Any], limit_s: float, slots: int) -> None:
         """Begins to work, or goes on with another bus; on the loop that works.
 
         Raises:
             OSError: when the password file cannot be read.
         """
-        if await self._of_region.configure(region) or self._worker is None:
-            await self._end_worker(0.0)
+        self._slots = slots
+        leave = functools.partial(self._end_worker, 0.0)
+        if await self._of_region.configure(region, leave) or self._worker is None:
             if self._of_region.bus is None:
                 log.warning("region %s has no Redis: nobody works at its tasks", region["name"])
                 return
@@ -119,6 +121,7 @@ class BusAdapter(TaskProcessorAdapter):
             self._worker.start()
             self._watching = asyncio.create_task(self._watch_on(watch))
         self._worker.limit_s = limit_s
+        self._worker.resize(slots)
 
     async def _watch_on(self, watch: TaskWatch) -> None:
         told = False
@@ -191,7 +194,8 @@ class TaskRunner:
         place = region["tasks"].get("results")
         self._chat = ChatTask(self._call, user_config["agent"], None if place is None else TaskResults(place))
         self._scaling = {SETTING + name: float(value) for name, value in user_config["scaling"].items()}
-        await self._adapter.configure(region, float(user_config["limit_s"]))
+        slots = user_config["scaling"]["slots_per_replica"]
+        await self._adapter.configure(region, float(user_config["limit_s"]), slots)
 
     @task_handler(name="work")
     async def work(self, work: Work) -> Result:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -36,8 +36,10 @@ class BusOfRegion:
         self.bus: TaskBus | None = None
         self._opened: tuple[str, str | None, int] | None = None
 
-    async def configure(self, region: Mapping[str, Any]) -> bool:
+    async def configure(self, region: Mapping[str, Any], leave: Callable[[], Awaitable[None]] | None = None) -> bool:
         """Takes a region's ``name``, ``redis`` and ``tasks``; on the loop that serves. Whether the bus is another one.
+
+        ``leave`` is awaited before the bus that was there is closed.
 
         Raises:
             OSError: when the password file cannot be read. Nothing has changed then.
@@ -52,6 +54,8 @@ class BusOfRegion:
             made = TaskBus(connect(redis["url"], file), region["name"])
         before, self.bus, self._opened = self.bus, made, opened
         if before is not None:
+            if leave is not None:
+                await leave()
             await before.close()
         return before is not made
 

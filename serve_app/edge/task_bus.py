@@ -10,7 +10,8 @@ All keys begin with ``grix:{REGION}:tasks``:
 * ``:parts:ID`` list, of a task in parts, their ids in the order of their results;
 * ``:live`` sorted set, tasks that have not ended, by when they came;
 * ``:done`` and ``:dead`` sorted sets, tasks that ended and dead letters, by when; the oldest are forgotten;
-* ``:held`` hash, counters: ``live``, ``live/TENANT``, ``live_bytes``, ``kept_bytes``;
+* ``:held`` hash, counters: ``live``, ``live/TENANT``, ``live_bytes``, ``live_bytes/TENANT``, ``done_bytes``,
+  ``dead_bytes``;
 * ``:buried`` hash, dead letters so far by ``CLASS/REASON``;
 * ``:e:ID`` stream, what happened to a task, the last 256 events;
 * ``:bell:CLASS`` list, one token a task that came, for workers that sleep;
@@ -80,12 +81,14 @@ class Bounds:
 
     tasks: int = 10_000
     tasks_of_tenant: int = 2_000
+    #: One tenant has a quarter of it at most.
     input_bytes: int = 64 << 20
     results: int = 10_000
     result_ttl_s: float = 86_400.0
+    result_bytes: int = 64 << 20
     dead: int = 1_000
     dead_ttl_s: float = 7 * 86_400.0
-    kept_bytes: int = 96 << 20
+    dead_bytes: int = 32 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,9 +191,10 @@ class TaskBus:
     async def claim(self, task_class: TaskClass, owner: str, first: Priority) -> Job | Nothing:
         """A task to work at: one whose worker was lost, else the next of ``first``, else of the other priority."""
         bounds, claim = self._bounds, secrets.token_hex(8)
-        kept = (bounds.results, int(bounds.result_ttl_s * 1000), bounds.dead, int(bounds.dead_ttl_s * 1000))
+        kept = (bounds.results, int(bounds.result_ttl_s * 1000), bounds.result_bytes)
+        dead = (bounds.dead, int(bounds.dead_ttl_s * 1000), bounds.dead_bytes)
         second: Priority = "normal" if first == "high" else "high"
-        order = (first, second, MOST_ATTEMPTS, *kept, bounds.kept_bytes)
+        order = (first, second, MOST_ATTEMPTS, *kept, *dead)
         task_id, ms, *flat = await self._run("CLAIM", task_class, owner, claim, self._holds_ms, *order)
         if not task_id:
             return Nothing(None if ms < 0 else ms / 1000)
@@ -211,6 +215,10 @@ class TaskBus:
         told = (int(after_s * 1000), reason, message)
         return bool(await self._run("END", job.id, job.claim, "later", *told) != "lost")
 
+    async def put_off(self, job: Job, after_s: float, why: str) -> bool:
+        """Tries it again, as if this had been no attempt."""
+        return bool(await self._run("END", job.id, job.claim, "later", int(after_s * 1000), "", why) != "lost")
+
     async def bury(self, job: Job, reason: DeadReason, message: str) -> bool:
         """Makes it a dead letter."""
         return bool(await self._run("END", job.id, job.claim, "dead", reason, message) != "lost")
@@ -220,7 +228,7 @@ class TaskBus:
         return bool(await self._run("END", job.id, job.claim, "back", self._holds_ms) != "lost")
 
     async def beat(self, task_class: TaskClass, owner: str, slots: int, jobs: Sequence[Job]) -> frozenset[str]:
-        """Says that a worker lives, and renews its claims; the ids of those that it has lost."""
+        """Says that a worker lives, and renews its claims; the claims that it has lost."""
         claims = [part for job in jobs for part in (job.id, job.claim)]
         told = (task_class, owner, len(jobs), slots, int(WORKER_COUNTS_S))
         return frozenset(await self._run("BEAT", *told, *claims))

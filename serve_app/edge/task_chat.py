@@ -12,7 +12,7 @@ from typing import Any, Final
 from serve_app.edge.store_types import StoreError
 from serve_app.edge.task_bus import Job
 from serve_app.edge.task_results import TaskResults
-from serve_app.edge.task_worker import Result, TaskFailed, Work
+from serve_app.edge.task_worker import NotNow, Result, TaskFailed, Work
 
 #: Larger results go to the object store.
 INLINE_BYTES: Final = 256 * 1024
@@ -30,30 +30,27 @@ class ChatTask:
     call: Call
     agent: str
     results: TaskResults | None
-    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
     inline_bytes: int = INLINE_BYTES
 
     async def __call__(self, work: Work) -> Result:
-        """The answer. A region that is full, or a limit of the tenant, is waited for: the task has not failed then.
+        """The answer.
 
         Raises:
             TaskFailed: what the request came to.
+            NotNow: the region is full, or the tenant at a limit: the task has not failed then.
         """
         body = json.dumps({**json.loads(work.job.input), "model": self.agent}).encode()
         # The same for each attempt but for its number, so that a tool which writes can know the task by it.
         request_id = f"task:{work.job.id.replace('/', ':')}:{work.job.attempts}"
         trace = trace_of(work.job)
         await work.reached("asked")
-        while True:
-            status, headers, answer = await self.call(work.job.tenant, body, request_id, trace)
-            if status == 200:
-                return await self._kept(work, answer)
-            error = _error(answer)
-            if status not in (429, 503):
-                raise TaskFailed(f"{error['code']}: {error['message']}", final=status < 500)
-            if work.at != f"waits: {error['code']}":
-                await work.reached(f"waits: {error['code']}")
-            await self.sleep(float(headers.get("retry-after", COME_BACK_S)))
+        status, headers, answer = await self.call(work.job.tenant, body, request_id, trace)
+        if status == 200:
+            return await self._kept(work, answer)
+        error = _error(answer)
+        if status in (429, 503):
+            raise NotNow(f"waits: {error['code']}", float(headers.get("retry-after", COME_BACK_S)))
+        raise TaskFailed(f"{error['code']}: {error['message']}", final=status < 500)
 
     async def _kept(self, work: Work, answer: bytes) -> Result:
         if len(answer) <= self.inline_bytes:

@@ -52,19 +52,22 @@ local function unqueue(id)
 end
 local function enliven(id, tenant)
   redis.call('ZADD', p .. ':live', now, id)
-  count('live', 1); count('live/' .. tenant, 1); count('live_bytes', size(id))
+  count('live', 1); count('live/' .. tenant, 1)
+  count('live_bytes', size(id)); count('live_bytes/' .. tenant, size(id))
 end
 local function unliven(id, tenant)
   redis.call('ZREM', p .. ':live', id)
-  count('live', -1); count('live/' .. tenant, -1); count('live_bytes', -size(id))
+  count('live', -1); count('live/' .. tenant, -1)
+  count('live_bytes', -size(id)); count('live_bytes/' .. tenant, -size(id))
 end
 local function keep(id, set)
   redis.call('ZADD', p .. ':' .. set, now, id)
-  count('kept_bytes', size(id))
+  count(set .. '_bytes', size(id))
 end
 local function forget(set, id)
-  count('kept_bytes', -size(id))
+  local bytes = size(id)
   redis.call('DEL', key(id), p .. ':e:' .. id, p .. ':parts:' .. id)
+  count(set .. '_bytes', -bytes)
   redis.call('ZREM', p .. ':' .. set, id)
 end
 local function trim(set, most, ttl_ms, most_bytes)
@@ -75,7 +78,7 @@ local function trim(set, most, ttl_ms, most_bytes)
     for _, id in ipairs(redis.call('ZRANGE', p .. ':' .. set, 0, over - 1)) do forget(set, id) end
   end
   for _ = 1, 100 do
-    if held('kept_bytes') <= tonumber(most_bytes) then break end
+    if held(set .. '_bytes') <= tonumber(most_bytes) then break end
     local first = redis.call('ZRANGE', p .. ':' .. set, 0, 0)[1]
     if not first then break end
     forget(set, first)
@@ -104,7 +107,8 @@ end
 """
 )
 
-#: ARGV: id, tenant, class, priority, input, its digest, then limits: tasks, tasks of a tenant, bytes of all inputs.
+#: ARGV: id, tenant, class, priority, input, its digest, then limits: tasks, tasks of a tenant, bytes of all inputs,
+#: of which a tenant has a quarter at most.
 #: Answers {new | known | conflict | full | tenant_full, state}.
 SUBMIT: Final = (
     SHARED
@@ -113,7 +117,10 @@ local id, tenant, class, priority, input = ARGV[1], ARGV[2], ARGV[3], ARGV[4], A
 local known = get(id, 'digest', 'state')
 if known[2] then return {known[1] == ARGV[6] and 'known' or 'conflict', known[2]} end
 if held('live') >= tonumber(ARGV[7]) or held('live_bytes') + #input > tonumber(ARGV[9]) then return {'full', ''} end
-if held('live/' .. tenant) >= tonumber(ARGV[8]) then return {'tenant_full', ''} end
+if held('live/' .. tenant) >= tonumber(ARGV[8])
+  or held('live_bytes/' .. tenant) + #input > tonumber(ARGV[9]) / 4 then
+  return {'tenant_full', ''}
+end
 enqueue(id, class, priority)
 redis.call('HSET', key(id), 'id', id, 'tenant', tenant, 'class', class, 'priority', priority, 'input', input,
   'digest', ARGV[6], 'attempts', 0, 'submitted_ms', now)
@@ -124,15 +131,15 @@ return {'new', 'queued'}
 )
 
 #: ARGV: class, owner, claim, how long a claim holds in ms, the priorities in the order to look at, most attempts, then
-#: what is kept: most results, their TTL in ms, most dead letters, their TTL in ms, most bytes of both.
+#: what is kept: most results, their TTL in ms, their bytes, then the same of dead letters.
 #: Answers {id, since when another worker was silent in ms or -1, fields of the task ...}, or {'', ms until the next
 #: retry is due or -1}.
 CLAIM: Final = (
     SHARED
     + """
 local class, owner, claim, idle_ms = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
-trim('done', ARGV[8], ARGV[9], ARGV[12])
-trim('dead', ARGV[10], ARGV[11], ARGV[12])
+trim('done', ARGV[8], ARGV[9], ARGV[10])
+trim('dead', ARGV[11], ARGV[12], ARGV[13])
 for _, id in ipairs(redis.call('ZRANGEBYSCORE', p .. ':later', '-inf', now, 'LIMIT', 0, 100)) do
   redis.call('ZREM', p .. ':later', id)
   local f = get(id, 'class', 'priority')
@@ -212,9 +219,9 @@ return {'', next_due[2] and math.max(0, tonumber(next_due[2]) - now) or -1}
 """
 )
 
-#: ARGV: id, claim, then how it ended: ``done``, result, URI of a result that lies elsewhere; ``later``, ms, reason,
-#: message; ``dead``, reason, message; ``back``, how long a claim holds in ms. Answers ``lost`` where the claim
-#: no longer holds. Said twice, it is done once.
+#: ARGV: id, claim, then how it ended: ``done``, result, URI of a result that lies elsewhere; ``later``, ms, reason
+#: (where there is none it was no attempt), message; ``dead``, reason, message; ``back``, how long a claim holds in ms.
+#: Answers ``lost`` where the claim no longer holds. Said twice, it is done once.
 END: Final = (
     SHARED
     + """
@@ -243,7 +250,8 @@ elseif how == 'later' then
   redis.call('ZADD', p .. ':later', now + tonumber(ARGV[4]), id)
   redis.call('HSET', key(id), 'state', 'retrying', 'owner', '', 'claim', '', 'ended_by', claim .. '/later',
     'reason', ARGV[5], 'message', ARGV[6])
-  tell(id, 'retrying', ARGV[5])
+  if ARGV[5] == '' then redis.call('HINCRBY', key(id), 'attempts', -1) end
+  tell(id, 'retrying', ARGV[5] == '' and ARGV[6] or ARGV[5])
   return 'retrying'
 end
 redis.call('XCLAIM', queue(f[4], f[5]), G, G, 0, f[6], 'IDLE', ARGV[4], 'JUSTID')

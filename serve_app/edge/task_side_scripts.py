@@ -19,9 +19,16 @@ for i = 10, #ARGV, 3 do bytes = bytes + #ARGV[i] end
 if held('live') + parts > tonumber(ARGV[5]) or held('live_bytes') + bytes > tonumber(ARGV[7]) then
   return {'full', ''}
 end
-if held('live/' .. tenant) + parts > tonumber(ARGV[6]) then return {'tenant_full', ''} end
+if held('live/' .. tenant) + parts > tonumber(ARGV[6])
+  or held('live_bytes/' .. tenant) + bytes > tonumber(ARGV[7]) / 4 then
+  return {'tenant_full', ''}
+end
 for i = 8, #ARGV, 3 do
   local id = ARGV[i]
+  -- A part may be kept for longer than its task was, a dead letter above all; it would be trimmed while it runs.
+  for _, set in ipairs({'dead', 'done'}) do
+    if redis.call('ZSCORE', p .. ':' .. set, id) then forget(set, id) end
+  end
   enqueue(id, ARGV[i + 1], priority)
   redis.call('HSET', key(id), 'id', id, 'tenant', tenant, 'class', ARGV[i + 1], 'priority', priority,
     'input', ARGV[i + 2], 'root', root, 'attempts', 0, 'submitted_ms', now)
@@ -37,13 +44,14 @@ return {'new', 'running'}
 )
 
 #: ARGV: class, owner, running, slots, how long a worker counts in s, then id and claim of each task that runs. Answers
-#: the ids whose claim no longer holds.
+#: the claims that no longer hold; a task may be the same worker's again, under another claim.
 BEAT: Final = (
     SHARED
     + """
 local class, owner = ARGV[1], ARGV[2]
-redis.call('ZADD', p .. ':workers:' .. class, now, owner)
+-- The first write is one that a full Redis takes: who cannot renew is taken over, as a claim is never refused.
 redis.call('ZREMRANGEBYSCORE', p .. ':workers:' .. class, '-inf', now - tonumber(ARGV[5]) * 1000)
+redis.call('ZADD', p .. ':workers:' .. class, now, owner)
 redis.call('HSET', p .. ':w:' .. owner, 'class', class, 'running', ARGV[3], 'slots', ARGV[4])
 redis.call('EXPIRE', p .. ':w:' .. owner, ARGV[5])
 local gone = {}
@@ -52,7 +60,7 @@ for i = 6, #ARGV, 2 do
   if f[1] == ARGV[i + 1] then
     redis.pcall('XCLAIM', queue(f[2], f[3]), G, G, 0, f[4], 'JUSTID')
   else
-    gone[#gone + 1] = ARGV[i]
+    gone[#gone + 1] = ARGV[i + 1]
   end
 end
 return gone
@@ -102,7 +110,7 @@ if not redis.call('ZSCORE', p .. ':dead', id) then return 0 end
 if ARGV[2] == 'drop' then forget('dead', id) return 1 end
 local f = get(id, 'tenant', 'class', 'priority', 'reason')
 if f[4] == 'bad_payload' then return 0 end
-count('kept_bytes', -size(id))
+count('dead_bytes', -size(id))
 redis.call('ZREM', p .. ':dead', id)
 redis.call('HSET', key(id), 'attempts', 0, 'reason', '', 'message', '')
 redis.call('HDEL', key(id), 'ended_ms', 'ended_by')

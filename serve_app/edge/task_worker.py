@@ -7,6 +7,7 @@ does, or until the claim is lost.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import logging
 from collections.abc import Awaitable, Callable
@@ -22,8 +23,10 @@ log = logging.getLogger("ray.serve")
 LOOK_S: Final = 1.0
 FIRST_PAUSE_S: Final = 0.5
 MOST_PAUSE_S: Final = 2.0
-#: Work that is cancelled has so long to end.
+#: Work that is cancelled has so long to end, and a claim that is under way when the worker stops.
 CANCEL_S: Final = 5.0
+#: Who is told to come back keeps his slot for so long at most: a worker asks a region that is full no faster than that.
+SLOT_WAITS_S: Final = 5.0
 MESSAGE_CHARS: Final = 500
 
 
@@ -33,6 +36,14 @@ class TaskFailed(Exception):
     def __init__(self, message: str, *, final: bool = False) -> None:
         super().__init__(message[:MESSAGE_CHARS])
         self.final = final
+
+
+class NotNow(Exception):
+    """There is no room for the work now. It is no attempt, and may be asked for again in ``after_s``."""
+
+    def __init__(self, why: str, after_s: float) -> None:
+        super().__init__(why)
+        self.after_s = after_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +92,9 @@ class TaskWorker:
     _free: asyncio.Event = field(default_factory=asyncio.Event)
     _loops: list[asyncio.Task[None]] = field(default_factory=list)
     _stopping: bool = False
+    _claiming: asyncio.Task[Job | Nothing] | None = None
+    #: Redis failed since the last beat.
+    _unheard: bool = False
 
     @property
     def running(self) -> int:
@@ -89,6 +103,11 @@ class TaskWorker:
     def start(self) -> None:
         """Begins; on the loop that works."""
         self._loops = [asyncio.create_task(self._take_on()), asyncio.create_task(self._beat_on())]
+
+    def resize(self, slots: int) -> None:
+        """Takes as many tasks at once from now on; what runs goes on."""
+        self.slots = slots
+        self._free.set()
 
     def check(self) -> None:
         """Raises RuntimeError when it works no more."""
@@ -101,6 +120,7 @@ class TaskWorker:
         """Takes nothing more, lets what runs end for ``grace_s``, and hands the rest back. It beats until then."""
         self._stopping = True
         self._loops[0].cancel()
+        await self._let_claim_end()
         running = [task for _, task in self._jobs.values()]
         if running:
             await asyncio.wait(running, timeout=grace_s)
@@ -117,6 +137,16 @@ class TaskWorker:
             except FAILURES as error:
                 log.warning("task %s is not handed back (%s): it is taken over", job.id, type(error).__name__)
 
+    async def _let_claim_end(self) -> None:
+        """What Redis gives away just now is handed back, instead of being taken over when the claim holds no more."""
+        if self._claiming is None:
+            return
+        with contextlib.suppress(*FAILURES):
+            async with asyncio.timeout(CANCEL_S):
+                got = await self._claiming
+                if isinstance(got, Job):
+                    await self.bus.hand_back(got)
+
     async def _take_on(self) -> None:
         turn, pause_s = 0, 0.0
         while True:
@@ -124,11 +154,19 @@ class TaskWorker:
                 self._free.clear()
                 await self._free.wait()
             try:
-                got = await self.bus.claim(self.task_class, self.owner, looks_first_at(turn))
+                if self._unheard:
+                    # What this worker holds may have been silent for too long: nobody takes over from himself.
+                    await self._beat()
+                claiming = self._claiming = asyncio.create_task(
+                    self.bus.claim(self.task_class, self.owner, looks_first_at(turn))
+                )
+                got = await asyncio.shield(claiming)
+                self._claiming = None
                 if isinstance(got, Nothing):
                     due_s = LOOK_S if got.due_s is None else got.due_s
                     await self.bus.wait(self.task_class, min(LOOK_S, max(0.01, due_s)))
             except FAILURES as error:
+                self._claiming, self._unheard = None, True
                 if not pause_s:
                     log.warning("no tasks are taken: Redis does not answer (%s)", type(error).__name__)
                 pause_s = await self._pause(pause_s)
@@ -143,13 +181,18 @@ class TaskWorker:
     async def _beat_on(self) -> None:
         while True:
             try:
-                gone = await self.bus.beat(self.task_class, self.owner, self.slots, [j for j, _ in self._jobs.values()])
-                for job, task in list(self._jobs.values()):
-                    if job.id in gone:
-                        task.cancel()
+                await self._beat()
             except FAILURES as error:
+                self._unheard = True
                 log.info("claims are not renewed: Redis does not answer (%s)", type(error).__name__)
             await asyncio.sleep(self.beat_s)
+
+    async def _beat(self) -> None:
+        gone = await self.bus.beat(self.task_class, self.owner, self.slots, [job for job, _ in self._jobs.values()])
+        self._unheard = False
+        for claim, (_, task) in list(self._jobs.items()):
+            if claim in gone:
+                task.cancel()
 
     def _ended(self, job: Job, work: asyncio.Task[str]) -> None:
         del self._jobs[job.claim]
@@ -161,6 +204,8 @@ class TaskWorker:
         try:
             async with asyncio.timeout(self.limit_s):
                 result = await self.run(work)
+        except NotNow as wait:
+            return await self._put_off(job, str(wait), wait.after_s)
         except TaskFailed as error:
             return await self._failed(job, "refused" if error.final else "failed", str(error), final=error.final)
         except TimeoutError:
@@ -170,6 +215,13 @@ class TaskWorker:
             return await self._failed(job, "failed", f"{type(error).__name__} at: {work.at}")
         kept = await self._insist(lambda: self.bus.finish(job, result.text, result.uri))
         return "done" if kept else "lost"
+
+    async def _put_off(self, job: Job, why: str, after_s: float) -> str:
+        """Waits outside the watchdog, first in the slot, then among those that are tried again."""
+        here_s = min(after_s, SLOT_WAITS_S)
+        await asyncio.sleep(here_s)
+        kept = await self._insist(lambda: self.bus.put_off(job, after_s - here_s, why))
+        return "put_off" if kept else "lost"
 
     async def _failed(self, job: Job, reason: DeadReason, message: str, *, final: bool = False) -> str:
         after_s = None if final else retry_after_s(job.attempts)

@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
+from serve_app import task_api
 from serve_app.core.table import Tenant, TenantKey
 from serve_app.core.tasks import Event, Task
 from serve_app.core.tenants import hash_key
@@ -161,6 +162,73 @@ async def test_data_that_may_not_be_here_is_no_task_here() -> None:
     narrowed = {**ASKED, "metadata": {"data_class": "eu"}}
     assert error_of(await submit(a_site(), request=narrowed)) == (403, "residency", None)
     assert not site.tasks.kept
+
+
+async def test_the_data_class_of_the_header_wins_and_is_kept() -> None:
+    said = {**BEARER, "x-data-class": "sg"}
+    metadata = {"data_class": "eu", "user_id": "u"}
+    request = {**ASKED, "metadata": metadata}
+    site = a_site()
+    assert (await submit(site, headers=said, request=request)).status_code == 202
+    assert (
+        await submit(site, headers=said, task_id="t2", request=None, sub_tasks=[{"request": ASKED}])
+    ).status_code == 202
+    line = json.dumps({"custom_id": "a", "url": "/v1/chat/completions", "body": request}).encode()
+    jsonl = {**said, "content-type": "application/jsonl"}
+    assert (await site.ask("POST", "/v1/tasks?task_id=t3", line, jsonl)).status_code == 202
+    kept = {
+        key: json.loads(site.tasks.kept[key].input or "")["metadata"] for key in ("acme/t1", "acme/t2:0", "acme/t3:a")
+    }
+    both = {"data_class": "sg", "user_id": "u"}
+    assert kept == {"acme/t1": both, "acme/t2:0": {"data_class": "sg"}, "acme/t3:a": both}
+    elsewhere = a_site()
+    for value, answer in (("eu", (403, "residency", None)), ("x" * 257, (400, "invalid_value", "x-data-class"))):
+        assert error_of(await submit(elsewhere, headers={**BEARER, "x-data-class": value})) == answer
+    assert not elsewhere.tasks.kept
+
+
+@pytest.mark.parametrize(
+    ("chars", "shown", "apart"), [(100, True, False), (200_000, True, True), (600_000, False, True)]
+)
+async def test_large_results_are_made_ready_apart_and_are_in_the_output_alone(
+    monkeypatch: pytest.MonkeyPatch, chars: int, shown: bool, apart: bool
+) -> None:
+    site, threads = a_site(), []
+    await submit(site, request=None, sub_tasks=[{"request": ASKED}, {"request": ASKED}])
+    for part in ("acme/t1:0", "acme/t1:1"):
+        site.tasks.put(replace(site.tasks.kept[part], state="done", result=json.dumps("x" * chars)))
+    to_thread = asyncio.to_thread
+
+    async def seen(call: Any, *args: Any) -> Any:
+        threads.append(call.__name__)
+        return await to_thread(call, *args)
+
+    monkeypatch.setattr(task_api.asyncio, "to_thread", seen)
+    rows = (await site.ask("GET", "/v1/tasks/t1")).json()["sub_tasks"]
+    told = ("x" * chars, None) if shown else (None, "/v1/tasks/t1/output")
+    assert [(row["result"], row["result_uri"]) for row in rows] == [told, told]
+    output = await site.ask("GET", "/v1/tasks/t1/output")
+    assert [len(json.loads(line)["response"]["body"]) for line in output.content.splitlines()] == [chars, chars]
+    assert threads == (["_shown_json", "_output"] if apart else [])
+
+
+async def test_who_watches_in_silence_looks_ever_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    site, paused = a_site(), []
+    await submit(site)
+
+    async def pause(seconds: float) -> None:
+        paused.append(seconds)
+        kept = site.tasks.kept["acme/t1"]
+        if len(paused) == 5:
+            site.tasks.put(replace(kept, state="running"))
+        elif len(paused) == 7:
+            site.tasks.put(replace(kept, state="done"))
+
+    api = task_api.TaskApi(None, site.tasks, str)  # type: ignore[arg-type]
+    monkeypatch.setattr(task_api.asyncio, "sleep", pause)
+    said = [chunk.split(b"\n")[1] async for chunk in api._told("acme/t1", "0")]
+    assert paused == [0.25, 0.5, 1.0, 2.0, 2.0, 0.25, 0.5]
+    assert said == [b"event: queued", b"event: running", b"event: done"]
 
 
 async def test_a_tenant_without_the_agents_and_a_region_without_tasks() -> None:

@@ -35,10 +35,12 @@ async def test_serve_gives_the_adapter_the_slots_and_the_handler(monkeypatch: py
     assert isinstance(adapter, BusAdapter)
     assert (adapter._class, adapter._slots, adapter._handler) == ("heavy", 3, replica.work)
     # Without settings, or in a region without a Redis, there is nothing to do.
-    settings = {"region": {"name": "eu-1", "tasks": {}}, "agent": "a", "limit_s": 60, "scaling": {"queue_above_ms": 1}}
+    scaling = {"queue_above_ms": 1, "slots_per_replica": 5}
+    settings = {"region": {"name": "eu-1", "tasks": {}}, "agent": "a", "limit_s": 60, "scaling": scaling}
     await replica.reconfigure(settings)
     replica.check_health()
-    assert replica.record_autoscaling_stats() == {"set_queue_above_ms": 1.0}
+    assert replica.record_autoscaling_stats() == {"set_queue_above_ms": 1.0, "set_slots_per_replica": 5.0}
+    assert adapter._slots == 5
     await replica.__del__()
     # Whoever collects it here does not await it.
     del cls.__del__

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from serve_app.core.tasks import NewTask
-from serve_app.edge.region_tasks import RegionTasks
+from serve_app.edge.region_tasks import BusOfRegion, RegionTasks
+from serve_app.edge.task_bus import Job
 from serve_app.outcomes import GrixError
 from tests.valkey_store import Store
 
@@ -57,3 +58,29 @@ async def test_tasks_are_where_the_settings_say(store: Store) -> None:
     assert await is_away(tasks)
     with pytest.raises(OSError, match="no-such-file"):
         await tasks.configure(region(store, redis={"url": store.url, "passwordFile": "/no-such-file"}))
+
+
+async def test_who_leaves_a_bus_hands_back_by_it(store: Store) -> None:
+    of_region = BusOfRegion()
+    await of_region.configure(region(store))
+    old = of_region.bus
+    assert old is not None and (await old.submit(TASK)).how == "new"
+    job = await old.claim("light", "w1", "high")
+    assert isinstance(job, Job)
+    said: list[bool] = []
+
+    async def leave() -> None:
+        # What a client opens again after it was closed, nobody closes.
+        assert not closed
+        said.append(await old.hand_back(job))
+
+    closed: list[bool] = []
+    close = old.close
+
+    async def seen() -> None:
+        closed.append(True)
+        await close()
+
+    old.close = seen  # type: ignore[method-assign]
+    assert await of_region.configure(region(store, tasks=None), leave)
+    assert (said, closed, of_region.bus) == ([True], [True], None)

@@ -81,7 +81,7 @@ async def test_a_task_runs_and_has_its_result(bus: TaskBus, client: Redis, regio
     assert await states(bus, "acme/t0") == ["queued", "running", "progress", "done"]
     # Nothing is left of it in the stream, nor among what counts against a limit.
     assert await client.xlen(f"grix:{{{region}}}:tasks:q:light:normal") == 0
-    assert await client.hgetall(f"grix:{{{region}}}:tasks:held") == {"kept_bytes": "4"}
+    assert await client.hgetall(f"grix:{{{region}}}:tasks:held") == {"done_bytes": "4"}
     assert await bus.claim("light", "w1", "high") == Nothing(None)
 
 
@@ -112,7 +112,7 @@ async def test_a_lost_worker_is_replaced_and_cannot_store_what_it_has(bus: TaskB
     second = await take(hasty)
     assert second.id == first.id and second.attempts == 2 and 0 < (second.silent_s or 0) < 60
     assert not await bus.finish(first, "1")
-    assert await bus.beat("light", "w1", 4, [first]) == {"acme/t0"}
+    assert await bus.beat("light", "w1", 4, [first]) == {first.claim}
     assert await bus.finish(second, "2")
     found = await bus.get("acme/t0")
     assert found is not None and found.result == "2"
@@ -133,6 +133,14 @@ async def test_a_beat_renews_a_claim(bus: TaskBus, client: Redis, region: str) -
     assert (await bus.stats())["light"] == ClassStats(
         {"high": 0, "normal": 0}, {"high": 0, "normal": 0}, running=1, workers=1, slots=4
     )
+
+
+async def test_a_beat_tells_a_claim_that_is_lost_from_the_same_workers_next_one(bus: TaskBus, hasty: TaskBus) -> None:
+    await bus.submit(task())
+    lost = await take(hasty)
+    await asyncio.sleep(0.01)
+    held = await take(hasty)
+    assert held.id == lost.id and await bus.beat("light", "w1", 4, [lost, held]) == {lost.claim}
 
 
 async def test_what_kills_each_worker_becomes_a_dead_letter(bus: TaskBus, hasty: TaskBus) -> None:
@@ -173,6 +181,16 @@ async def test_a_retry_waits_for_its_time(bus: TaskBus) -> None:
     assert (await take(bus)).attempts == 2
 
 
+async def test_what_is_put_off_has_made_no_attempt(bus: TaskBus) -> None:
+    await bus.submit(task())
+    for _ in range(2 * MOST_ATTEMPTS):
+        job = await take(bus)
+        assert job.attempts == 1 and await bus.put_off(job, 0.0, "waits: tasks_limit")
+    found = await bus.get("acme/t0")
+    assert found is not None and (found.state, found.attempts, found.reason) == ("retrying", 0, None)
+    assert (await bus.events("acme/t0", "0"))[-1].data == "waits: tasks_limit"
+
+
 async def test_what_is_handed_back_goes_on_elsewhere_as_if_it_had_not_been_taken(bus: TaskBus) -> None:
     await bus.submit(task())
     await bus.submit(task(1))
@@ -188,7 +206,7 @@ async def test_cancelled_while_claimed(bus: TaskBus) -> None:
     await bus.submit(task())
     job = await take(bus)
     assert await bus.cancel("acme/t0") == "cancelled"
-    assert await bus.beat("light", "w1", 4, [job]) == {"acme/t0"}
+    assert await bus.beat("light", "w1", 4, [job]) == {job.claim}
     assert not await bus.finish(job, "1")
     assert await bus.cancel("acme/t0") == "cancelled"
     assert await bus.cancel("acme/unknown") is None
@@ -254,11 +272,12 @@ async def test_everything_is_bounded(client: Redis, region: str) -> None:
     await bus.claim("light", "w1", "high")
     assert [dead.id for dead in await bus.dead()] == ["acme/t7"]
     # What is kept is what two results and one input have.
-    assert await client.hgetall(f"grix:{{{region}}}:tasks:held") == {"kept_bytes": str(1 + 1 + len('{"n": 7}'))}
+    held = {"done_bytes": "2", "dead_bytes": str(len('{"n": 7}'))}
+    assert await client.hgetall(f"grix:{{{region}}}:tasks:held") == held
 
 
 async def test_results_go_when_there_are_too_many_bytes_of_them_or_they_are_old(client: Redis, region: str) -> None:
-    bus = TaskBus(client, region, bounds=Bounds(kept_bytes=15))
+    bus = TaskBus(client, region, bounds=Bounds(result_bytes=15))
     for n in range(2):
         await bus.submit(task(n))
         await bus.finish(await take(bus), '"ten byte"')
@@ -269,6 +288,29 @@ async def test_results_go_when_there_are_too_many_bytes_of_them_or_they_are_old(
     await old.claim("light", "w1", "high")
     assert await bus.get("acme/t1") is None
     assert await client.hgetall(f"grix:{{{region}}}:tasks:held") == {}
+
+
+async def test_one_tenant_has_a_quarter_of_the_bytes(client: Redis, region: str) -> None:
+    bus = TaskBus(client, region, bounds=Bounds(input_bytes=40))
+    assert [(await bus.submit(task(n, input="x" * 6))).how for n in (0, 1)] == ["new", "tenant_full"]
+    assert (await bus.fan_out(in_parts(1))).how == "tenant_full"
+    assert (await bus.submit(task(2, tenant="b", input="x" * 10))).how == "new"
+    assert await bus.finish(await take(bus), "1")
+    assert (await bus.submit(task(1, input="x" * 6))).how == "new"
+    assert await bus.cancel("acme/t1") == await bus.cancel("acme/t2") == "cancelled"
+    assert await client.hgetall(f"grix:{{{region}}}:tasks:held") == {"done_bytes": "1"}
+
+
+async def test_dead_letters_push_out_dead_letters_and_no_results(client: Redis, region: str) -> None:
+    bus = TaskBus(client, region, bounds=Bounds(result_bytes=15, dead_bytes=15))
+    await bus.submit(task(0))
+    await bus.finish(await take(bus), '"ten byte"')
+    for n in (1, 2):
+        await bus.submit(task(n, input='"ten byte"'))
+        await bus.bury(await take(bus), "failed", "no luck")
+    await bus.claim("light", "w1", "high")
+    assert await bus.get("acme/t0") is not None and [dead.id for dead in await bus.dead()] == ["acme/t2"]
+    assert await client.hgetall(f"grix:{{{region}}}:tasks:held") == {"done_bytes": "10", "dead_bytes": "10"}
 
 
 async def test_a_sleeping_worker_is_woken(bus: TaskBus) -> None:
@@ -346,6 +388,23 @@ async def test_parts_come_whole_or_not_at_all_and_go_with_their_task(client: Red
     assert names == ["bell:light", "buried", "q:light:high", "q:light:normal"]
 
 
+async def test_a_task_in_parts_that_comes_again_has_nothing_of_the_forgotten_one(client: Redis, region: str) -> None:
+    bus = TaskBus(client, region, bounds=Bounds(result_ttl_s=0.0))
+    await bus.fan_out(in_parts(2))
+    assert await bus.finish(await take(bus), "1") and await bus.bury(await take(bus), "failed", "no luck")
+    await asyncio.sleep(0.002)
+    assert isinstance(await bus.claim("light", "w1", "high"), Nothing)
+    assert await bus.get("acme/root") is None and [dead.id for dead in await bus.dead()] == ["acme/root:1"]
+    assert (await bus.fan_out(in_parts(2))).how == "new"
+    assert await bus.dead() == [] and not await bus.replay("acme/root:1")
+    part = await bus.get("acme/root:1")
+    assert part is not None and (part.state, part.reason, part.ended_unix_s) == ("queued", None, None)
+    assert await states(bus, "acme/root:1") == ["queued"]
+    size = 2 * len('{"n": 0}')
+    held = {"live": "2", "live/acme": "2", "live_bytes": str(size), "live_bytes/acme": str(size)}
+    assert await client.hgetall(f"grix:{{{region}}}:tasks:held") == held
+
+
 async def test_high_tasks_go_between_the_parts_of_a_long_one(bus: TaskBus) -> None:
     await bus.fan_out(in_parts(3))
     assert (await take(bus)).id == "acme/root:0"
@@ -375,6 +434,27 @@ async def test_tasks_outlive_their_redis(tmp_path: Path, region: str) -> None:
         # The task that waited is next, not the one that runs.
         assert (await take(bus)).id == "acme/t1"
         assert await bus.finish(job, "1")
+    finally:
+        await client.aclose()
+        store.end()
+
+
+async def test_a_full_redis_renews_claims_and_forgets_what_is_old(tmp_path: Path, region: str) -> None:
+    store = Store(tmp_path, tasks=False)
+    store.begin()
+    client = connect(store.url, store.password_file)
+    bus, old = TaskBus(client, region), TaskBus(client, region, bounds=Bounds(dead_ttl_s=0.0))
+    try:
+        await bus.submit(task())
+        await bus.submit(task(1))
+        await bus.bury(await take(bus), "failed", "no luck")
+        job = await take(bus)
+        await bus.beat("light", "w1", 4, [job])
+        await client.setrange("grix:full", 256 << 20, "x")
+        assert (await bus.submit(task(2))).how == "full"
+        assert await bus.beat("light", "w1", 4, [job]) == frozenset()
+        assert await old.drop("acme/t0") and await bus.dead() == []
+        assert await bus.finish(job, '"ok"')
     finally:
         await client.aclose()
         store.end()

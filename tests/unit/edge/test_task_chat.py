@@ -15,7 +15,7 @@ from serve_app.core.admission import trace_root
 from serve_app.edge.task_bus import Job
 from serve_app.edge.task_chat import ChatTask, trace_of
 from serve_app.edge.task_results import TaskResults
-from serve_app.edge.task_worker import Result, TaskFailed, Work
+from serve_app.edge.task_worker import NotNow, Result, TaskFailed, Work
 from serve_app.outcomes import GrixError, Reason
 from serve_app.relay import error_json
 
@@ -34,11 +34,10 @@ class Told:
 
 @dataclass
 class Region:
-    """Answers one after the other, and notes what was asked and how long was waited."""
+    """Answers one after the other, and notes what was asked."""
 
     answers: deque[tuple[int, Mapping[str, str], bytes]]
     asked: list[tuple[str, Any, str]] = field(default_factory=list)
-    slept_s: list[float] = field(default_factory=list)
 
     async def call(
         self, tenant: str, body: bytes, request_id: str, traceparent: str
@@ -46,9 +45,6 @@ class Region:
         self.asked.append((tenant, json.loads(body), request_id))
         assert trace_root(traceparent) is not None
         return self.answers.popleft()
-
-    async def sleep(self, seconds: float) -> None:
-        self.slept_s.append(seconds)
 
 
 def refused(reason: Reason, retry_after_s: float | None = None) -> tuple[int, Mapping[str, str], bytes]:
@@ -61,7 +57,7 @@ GOOD = (200, {"content-type": "application/json"}, b'{"choices": []}')
 
 async def run(*answers: tuple[int, Mapping[str, str], bytes], **more: Any) -> tuple[Region, list[str], Result]:
     region, told = Region(deque(answers)), Told()
-    task = ChatTask(region.call, "qwen-doc", more.pop("results", None), region.sleep, **more)
+    task = ChatTask(region.call, "qwen-doc", more.pop("results", None), **more)
     result = await task(Work(JOB, told))  # type: ignore[arg-type]
     return region, told.progress, result
 
@@ -80,11 +76,20 @@ def test_the_parts_of_a_task_are_one_root() -> None:
     assert trace_root(one) != trace_root(trace_of(replace(JOB, id="acme/t2")))
 
 
-async def test_limits_and_a_full_region_are_waited_for_and_cost_no_attempt() -> None:
-    answers = (refused("batch_limit", 3.0), refused("batch_limit", 2.0), refused("tokens_limit", 40.0), GOOD)
-    region, progress, result = await run(*answers)
-    assert result == Result('{"choices": []}') and region.slept_s == [3.0, 2.0, 40.0]
-    assert progress == ["asked", "waits: batch_limit", "waits: rate_limit_exceeded"]
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (refused("batch_limit", 3.0), ("waits: batch_limit", 3.0)),
+        (refused("tokens_limit", 40.0), ("waits: rate_limit_exceeded", 40.0)),
+        ((503, {}, b"{}"), ("waits: unknown", 1.0)),
+    ],
+)
+async def test_limits_and_a_full_region_are_no_failure(
+    answer: tuple[int, Mapping[str, str], bytes], said: tuple[str, float]
+) -> None:
+    with pytest.raises(NotNow) as wait:
+        await run(answer)
+    assert (str(wait.value), wait.value.after_s) == said
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -13,7 +13,7 @@ from redis.exceptions import ConnectionError as RedisAway
 
 from serve_app.edge import task_worker
 from serve_app.edge.task_bus import Job, Nothing
-from serve_app.edge.task_worker import Result, TaskFailed, TaskWorker, Work
+from serve_app.edge.task_worker import NotNow, Result, TaskFailed, TaskWorker, Work
 
 
 def job(n: int = 0, attempts: int = 1) -> Job:
@@ -30,6 +30,12 @@ class PlayedBus:
     lost: set[str] = field(default_factory=set)
     firsts: list[str] = field(default_factory=list)
     quiet: asyncio.Event = field(default_factory=asyncio.Event)
+    order: list[str] = field(default_factory=list)
+    claims: asyncio.Event = field(default_factory=asyncio.Event)
+    lets_claim: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __post_init__(self) -> None:
+        self.lets_claim.set()
 
     def _answer(self, *said: Any) -> bool:
         if self.away:
@@ -41,6 +47,9 @@ class PlayedBus:
     async def claim(self, task_class: str, owner: str, first: str) -> Job | Nothing:
         self._answer("claim", owner)
         self.said.pop()
+        self.order.append("claim")
+        self.claims.set()
+        await self.lets_claim.wait()
         self.firsts.append(first)
         return self.jobs.popleft() if self.jobs else Nothing(None)
 
@@ -49,7 +58,8 @@ class PlayedBus:
         await asyncio.Event().wait()
 
     async def beat(self, task_class: str, owner: str, slots: int, jobs: list[Job]) -> frozenset[str]:
-        return frozenset(self.lost)
+        self.order.append("beat")
+        return frozenset(job.claim for job in jobs if {job.id, job.claim} & self.lost)
 
     async def tell(self, job: Job, at: str) -> None:
         self._answer("tell", job.id, at)
@@ -59,6 +69,9 @@ class PlayedBus:
 
     async def retry(self, job: Job, after_s: float, reason: str, message: str) -> bool:
         return self._answer("retry", job.id, after_s, reason, message)
+
+    async def put_off(self, job: Job, after_s: float, why: str) -> bool:
+        return self._answer("put_off", job.id, after_s, why)
 
     async def bury(self, job: Job, reason: str, message: str) -> bool:
         return self._answer("bury", job.id, reason, message)
@@ -122,6 +135,15 @@ async def test_a_failure_is_tried_again_and_then_is_a_dead_letter(attempts: int,
         raise TaskFailed("no luck")
 
     assert await said_by(PlayedBus(deque([job(0, attempts)])), fails) == [said]
+
+
+async def test_what_has_no_room_waits_outside_the_watchdog_and_costs_no_attempt(pauses: list[float]) -> None:
+    async def full(work: Work) -> Result:
+        raise NotNow("waits: batch_limit", 40.0)
+
+    bus = PlayedBus(deque([job(0, 4)]))
+    assert await said_by(bus, full, limit_s=1.0) == [("put_off", "acme/t0", 35.0, "waits: batch_limit")]
+    assert pauses == [5.0]
 
 
 async def test_what_would_fail_again_is_a_dead_letter_at_once() -> None:
@@ -201,6 +223,68 @@ async def test_work_at_a_task_that_is_no_longer_ours_ends() -> None:
 
     bus = PlayedBus(deque([job()]))
     assert await said_by(bus, hangs) == [] and ended == ["acme/t0"]
+
+
+async def test_who_has_a_task_again_ends_only_his_first_work_at_it() -> None:
+    go = asyncio.Event()
+
+    async def waits(work: Work) -> Result:
+        await go.wait()
+        return Result(f'"{work.job.claim}"')
+
+    bus, ends = PlayedBus(deque([job(), replace(job(), claim="again")])), []
+    made = worker(bus, waits, told=lambda one, how: ends.append((one.claim, how)))
+    made.start()
+    async with asyncio.timeout(20.0):
+        while made.running < 2:
+            await asyncio.sleep(0.001)
+        bus.lost.add("claim0")
+        while not ends:
+            await asyncio.sleep(0.001)
+    go.set()
+    await made.stop(20.0)
+    assert ends == [("claim0", "lost"), ("again", "done")] and bus.said == [("finish", "acme/t0", '"again"', "")]
+
+
+async def test_after_redis_failed_a_worker_beats_before_it_takes_tasks(pauses: list[float]) -> None:
+    bus = PlayedBus(deque([job()]), away=1)
+    made = worker(bus, good, beat_s=3600.0)
+    beats = asyncio.create_task(made._take_on())
+    async with asyncio.timeout(20.0):
+        await bus.quiet.wait()
+    beats.cancel()
+    assert bus.order[:2] == ["beat", "claim"]
+
+
+async def test_a_claim_that_is_under_way_when_a_worker_stops_is_handed_back() -> None:
+    bus = PlayedBus(deque([job()]))
+    bus.lets_claim.clear()
+    made = worker(bus, good)
+    made.start()
+    async with asyncio.timeout(20.0):
+        await bus.claims.wait()
+        stopping = asyncio.create_task(made.stop(20.0))
+        await asyncio.sleep(0)
+        bus.lets_claim.set()
+        await stopping
+    assert bus.said == [("hand_back", "acme/t0")]
+
+
+async def test_slots_that_are_changed_are_used_at_once() -> None:
+    async def hangs(work: Work) -> Result:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    bus = PlayedBus(deque(job(n) for n in range(3)))
+    made = worker(bus, hangs, slots=1)
+    made.start()
+    async with asyncio.timeout(20.0):
+        while not made.running:
+            await asyncio.sleep(0.001)
+        made.resize(3)
+        while made.running < 3:
+            await asyncio.sleep(0.001)
+    await made.stop(0.0)
 
 
 async def test_an_end_is_said_until_redis_has_heard_it(pauses: list[float]) -> None:
