@@ -197,32 +197,37 @@ def environment(cluster: Cluster, base: Mapping[str, str]) -> dict[str, str]:
     scratch = cluster.temp_dir / "t"
     kept = {name: value for name, value in base.items() if name not in _FOREIGN}
     ingress = {} if cluster.haproxy_total_s is None else _haproxy(cluster, cluster.haproxy_total_s)
-    return kept | IN_PROCESS | ingress | {
-        MARK: str(cluster.temp_dir),
-        DASHBOARD_VARIABLE: cluster.dashboard,
-        "RAY_AUTH_MODE": "token",
-        "RAY_AUTH_TOKEN_PATH": str(cluster.token_file),
-        "RAY_ADDRESS": cluster.gcs,
-        "RAY_USAGE_STATS_ENABLED": "0",
-        "RAY_DISABLE_IMPORT_WARNING": "1",
-        "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
-        # Ray replaces 127.0.0.1 by an outer address, and then listens on every interface, unless clusters of several
-        # machines are off; the switch has its name from where that is the default.
-        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
-        "AUTOSCALER_METRIC_PORT": str(cluster.first_port + 10),
-        "DASHBOARD_METRIC_PORT": str(cluster.first_port + 11),
-        # Before every HTTP server of Serve: bounded heads, and no header that Serve would stumble over.
-        "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH": "serve_app.edge.http_guard:middlewares",
-        # Ray's workers are nice by 15, and engines with them: anything else on the machine would starve them.
-        "RAY_worker_niceness": "0",
-        # A single node has nowhere to drain to.
-        "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",
-        # A policy that names a hub says otherwise for its own engine.
-        "HF_HUB_OFFLINE": "1",
-        # What engines leave in the temporary folder goes away with the cluster.
-        "TMPDIR": str(scratch),
-        "PYTHONUNBUFFERED": "1",
-    }
+    return (
+        kept
+        | IN_PROCESS
+        | ingress
+        | {
+            MARK: str(cluster.temp_dir),
+            DASHBOARD_VARIABLE: cluster.dashboard,
+            "RAY_AUTH_MODE": "token",
+            "RAY_AUTH_TOKEN_PATH": str(cluster.token_file),
+            "RAY_ADDRESS": cluster.gcs,
+            "RAY_USAGE_STATS_ENABLED": "0",
+            "RAY_DISABLE_IMPORT_WARNING": "1",
+            "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
+            # Ray replaces 127.0.0.1 by an outer address, and then listens on every interface, unless clusters of several
+            # machines are off; the switch has its name from where that is the default.
+            "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+            "AUTOSCALER_METRIC_PORT": str(cluster.first_port + 10),
+            "DASHBOARD_METRIC_PORT": str(cluster.first_port + 11),
+            # Before every HTTP server of Serve: bounded heads, and no header that Serve would stumble over.
+            "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH": "serve_app.edge.http_guard:middlewares",
+            # Ray's workers are nice by 15, and engines with them: anything else on the machine would starve them.
+            "RAY_worker_niceness": "0",
+            # A single node has nowhere to drain to.
+            "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",
+            # A policy that names a hub says otherwise for its own engine.
+            "HF_HUB_OFFLINE": "1",
+            # What engines leave in the temporary folder goes away with the cluster.
+            "TMPDIR": str(scratch),
+            "PYTHONUNBUFFERED": "1",
+        }
+    )
 
 
 def start(cluster: Cluster, log_file: Path, base: Mapping[str, str]) -> subprocess.Popen[bytes]:
