@@ -210,8 +210,8 @@ def environment(cluster: Cluster, base: Mapping[str, str]) -> dict[str, str]:
             "RAY_USAGE_STATS_ENABLED": "0",
             "RAY_DISABLE_IMPORT_WARNING": "1",
             "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
-            # Ray replaces 127.0.0.1 by an outer address, and then listens on every interface, unless clusters of several
-            # machines are off; the switch has its name from where that is the default.
+            # Ray replaces 127.0.0.1 by an outer address, and then listens on every interface, unless clusters of
+            # several machines are off; the switch has its name from where that is the default.
             "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
             "AUTOSCALER_METRIC_PORT": str(cluster.first_port + 10),
             "DASHBOARD_METRIC_PORT": str(cluster.first_port + 11),
