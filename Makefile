@@ -14,8 +14,8 @@ demo: setup       ## two regions up, a tour in six languages, failures, all down
 test: setup       ## every test, on real regions where it matters: these in one process, all others in a second one
 	@$(VENV)/python -m pytest -n 2 --dist loadscope --hypothesis-profile=thorough
 
-unit: setup       ## tests that need no region, three at a time, for they wait as much as they compute: under a minute
-	@$(VENV)/python -m pytest -n 3 --dist worksteal tests/unit tests/properties
+unit: setup       ## tests that need no region, two at a time: under a minute
+	@$(VENV)/python -m pytest -n 2 --dist worksteal tests/unit tests/properties
 
 lint: setup       ## ruff, layers, types
 	@$(VENV)/ruff check --no-cache .
