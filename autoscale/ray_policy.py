@@ -122,7 +122,8 @@ class QueueLatencyPolicy:
         self._held_at = replicas
         try:
             agent = agent_of(str(context.app_name))
-            self._exports.tell(self._region, agent, replicas, reason, self._now_s())
+            above_ms = (self._settings or {}).get("queue_above_ms")
+            self._exports.tell(self._region, agent, replicas, reason, above_ms, self._now_s())
         except Exception:
             self._told_fault("scaling decisions cannot be exported")
         return replicas, {}
@@ -198,7 +199,7 @@ def _parameters(settings: Mapping[str, float], bounds: Mapping[str, int]) -> Sca
 
 
 class _Exports:
-    """The last decision as metrics: how many are wanted, why, and for how long all has been quiet."""
+    """The last decision as metrics: how many are wanted, why, above which wait, and for how long all has been quiet."""
 
     def __init__(self, meter: Meter | None) -> None:
         self._meter = meter
@@ -206,7 +207,7 @@ class _Exports:
         self._told_s = -math.inf
         self._quiet_since_s: float | None = None
 
-    def tell(self, region: str, agent: str, replicas: int, reason: str, now_s: float) -> None:
+    def tell(self, region: str, agent: str, replicas: int, reason: str, above_ms: float | None, now_s: float) -> None:
         if reason != "quiet":
             self._quiet_since_s = None
         elif self._quiet_since_s is None:
@@ -221,6 +222,8 @@ class _Exports:
         if before is not None and before[0] != replicas:
             self._meter.add("grix_scale_changes_total", {**labels, "reason": reason}, 1.0)
         self._meter.set("grix_scale_wanted_replicas", labels, float(replicas))
+        if above_ms is not None:
+            self._meter.set("grix_scale_above_ms", labels, above_ms)
         since_s = self._quiet_since_s
         self._meter.set("grix_scale_quiet_s", labels, 0.0 if since_s is None else now_s - since_s)
         for one in REASONS:

@@ -202,6 +202,12 @@ SCALING: Final[tuple[Metric, ...]] = (
         "How long fewer replicas have been wanted without a break; Serve acts when it reaches the cooldown.",
         ("region", "agent"),
     ),
+    Metric(
+        "grix_scale_above_ms",
+        "gauge",
+        "Queue wait above which a replica is added, as the replicas told the scaling policy.",
+        ("region", "agent"),
+    ),
 )
 
 #: Of the coordinator, which exports them itself.

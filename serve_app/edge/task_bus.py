@@ -28,12 +28,9 @@ import hashlib
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final, cast
 
-from redis.asyncio import BlockingConnectionPool, Redis
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
+from redis.asyncio import Redis
 from redis.exceptions import OutOfMemoryError, RedisError
 
 from serve_app.core.tasks import (
@@ -50,7 +47,7 @@ from serve_app.core.tasks import (
     Task,
     TaskClass,
 )
-from serve_app.edge import task_scripts, task_side_scripts
+from serve_app.edge import redis_client, task_scripts, task_side_scripts
 from serve_app.edge.task_rows import task_of
 
 FAILURES: Final = (TimeoutError, RedisError, OSError)
@@ -118,20 +115,15 @@ def connect(url: str, password_file: str | None) -> Redis:
     Raises:
         OSError: when the password file cannot be read.
     """
-    password = Path(password_file).read_text("utf-8").strip() if password_file else None
-    pool = BlockingConnectionPool.from_url(
+    return redis_client.connect(
         url,
-        password=password,
-        max_connections=CONNECTIONS,
-        timeout=CALL_LIMIT_S,
-        socket_connect_timeout=CALL_LIMIT_S,
-        socket_timeout=2 * CALL_LIMIT_S,
-        retry=Retry(NoBackoff(), 0),
-        decode_responses=True,
+        password_file,
+        connections=CONNECTIONS,
+        wait_limit_s=CALL_LIMIT_S,
+        answer_limit_s=2 * CALL_LIMIT_S,
         # What somebody else put into a stream must not break those who read it.
-        encoding_errors="replace",
+        undecodable="replace",
     )
-    return Redis.from_pool(pool)
 
 
 def _digest(*texts: str) -> str:

@@ -149,12 +149,16 @@ def test_a_replica_that_goes_ends_the_streams_that_it_runs_and_those_that_wait_i
 
 
 def test_a_change_of_the_triggers_restarts_nothing_and_counts_at_once(serving: Serving) -> None:
-    pids = serving.pids()
     patient = [{**trigger} for trigger in SPEC["scaleTriggers"]]
     patient[0]["above"] = 3_000_000
     serving.put(scaleTriggers=patient)
+    # From here on nothing goes up; what waited a moment ago may have brought a second one before.
+    serving.until(lambda: serving.metric("grix_scale_above_ms", "qwen-chat") == 3_000_000.0)
+    serving.until(lambda: serving.target() == 1 and serving.replicas() == {"RUNNING": 1})
+    pids = serving.pids()
     with serving.asking(2 * SLOTS, 1.0) as statuses:
-        time.sleep(10.0)
+        # One replica takes twelve seconds for them.
+        serving.until(lambda: len(statuses) >= 12 * SLOTS, 60.0)
         assert serving.target() == 1 and serving.pids() == pids
         serving.put()
         serving.until(lambda: serving.target() == 2, 15.0)
@@ -235,7 +239,9 @@ def test_zero_is_reached_only_without_traffic_and_any_call_wakes(serving: Servin
     pids = serving.pids()
     with serving.asking(1, 0.05, gap_s=0.4) as statuses:
         serving.put(minReplicas=0)
-        time.sleep(COOLDOWN_S + WINDOW_S + 3.0)
+        # A call each 0.45 s, for longer than a quiet agent is kept.
+        before, calls = len(statuses), round((COOLDOWN_S + WINDOW_S + 3.0) / 0.45)
+        serving.until(lambda: len(statuses) >= before + calls)
         assert serving.target() == 1 and serving.pids() == pids
     assert set(statuses) == {200}
     serving.until(lambda: serving.target() == 0, COOLDOWN_S + WINDOW_S + 30.0)

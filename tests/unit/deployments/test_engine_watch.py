@@ -244,8 +244,8 @@ async def test_a_report_says_how_the_last_proof_went() -> None:
     assert await stage.watch.proven(1.0) is True
 
 
-async def test_a_report_and_a_health_check_may_wait_for_the_same_proof() -> None:
-    stage = Stage()
+def slow_probe(stage: Stage) -> asyncio.Event:
+    """The engine's probe fails, and it is dead, once the event is set."""
     go = asyncio.Event()
 
     async def slow(limit_s: float) -> bool:
@@ -255,6 +255,12 @@ async def test_a_report_and_a_health_check_may_wait_for_the_same_proof() -> None
         return False
 
     stage.engine.probe = slow  # type: ignore[method-assign]
+    return go
+
+
+async def test_a_report_and_a_health_check_may_wait_for_the_same_proof() -> None:
+    stage = Stage()
+    go = slow_probe(stage)
     both = [asyncio.create_task(stage.watch.proven(60.0)) for _ in range(2)]
     assert await stage.watch.proven(0.0) is True
     go.set()
@@ -274,15 +280,7 @@ async def test_a_proof_that_breaks_has_failed() -> None:
 
 async def test_a_proof_that_is_late_has_not_failed_until_it_has() -> None:
     stage = Stage()
-    go = asyncio.Event()
-
-    async def slow(limit_s: float) -> bool:
-        stage.engine.probed_s.append(limit_s)
-        await go.wait()
-        stage.engine.dead = True
-        return False
-
-    stage.engine.probe = slow  # type: ignore[method-assign]
+    go = slow_probe(stage)
     assert [await stage.watch.proven(0.0), await stage.watch.proven(0.0)] == [True, True]
     go.set()
     assert await stage.watch.proven(1.0) is False

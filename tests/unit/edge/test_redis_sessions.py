@@ -18,9 +18,10 @@ from serve_app.core.sessions import MAX_TURNS, TEXT_BYTES, Held, History, Turn, 
 from serve_app.edge import redis_calls, redis_sessions, shared_limits, valkey
 from serve_app.edge.limits import LocalLimits
 from serve_app.edge.local_sessions import LocalSessions
+from serve_app.edge.redis_client import connect
 from serve_app.edge.redis_sessions import RedisSessions, _held
 from serve_app.edge.region_sessions import RegionSessions
-from serve_app.edge.shared_limits import SharedLimits, connect
+from serve_app.edge.shared_limits import SharedLimits
 from serve_app.ports import Grant, Opened
 from tests.fakes import FakeMeter
 from tests.valkey_store import Store
