@@ -12,7 +12,7 @@ demo: setup       ## two regions up, a tour in six languages, failures, all down
 	@$(VENV)/grix demo $(if $(KEEP),--keep,)
 
 test: setup       ## every test, on real regions where it matters: these in one process, all others in a second one
-	@$(VENV)/python -m pytest -n 2 --dist loadscope
+	@$(VENV)/python -m pytest -n 2 --dist loadscope --hypothesis-profile=thorough
 
 unit: setup       ## tests that need no region, two at a time: under a minute
 	@$(VENV)/python -m pytest -n 2 --dist worksteal tests/unit tests/properties

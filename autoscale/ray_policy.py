@@ -25,6 +25,8 @@ log = logging.getLogger("ray.serve")
 
 #: Of a replica's numbers, those that are settings.
 SETTING: Final = "set_"
+#: Of a replica's numbers, its work that is no request to it.
+UNCOUNTED: Final = "uncounted_requests"
 #: A report whose age by wall clocks is more is not believed until the next one comes.
 FIRST_S: Final = 5.0
 #: Two looks are a tenth of a second apart: when the wall clock moves so much more or less, it was set.
@@ -89,7 +91,13 @@ class _Reports:
 
 
 class QueueLatencyPolicy:
-    """One agent's policy. ``region`` only labels what it exports."""
+    """One agent's policy. ``region`` only labels what it exports.
+
+    ``unknown`` can only come from a rendered config that somebody has edited: no document has a place for them, and
+    what Serve itself checks of them when a config is put is that they are JSON. Serve makes this object in its
+    controller's loop, where an error would stop scaling and updates of all applications, so that they cannot be
+    refused here: they are logged and left out. In a region with a coordinator the edited config is put back.
+    """
 
     def __init__(
         self,
@@ -120,7 +128,8 @@ class QueueLatencyPolicy:
         self._held_at = replicas
         try:
             agent = agent_of(str(context.app_name))
-            self._exports.tell(self._region, agent, replicas, reason, self._now_s())
+            above_ms = (self._settings or {}).get("queue_above_ms")
+            self._exports.tell(self._region, agent, replicas, reason, above_ms, self._now_s())
         except Exception:
             self._told_fault("scaling decisions cannot be exported")
         return replicas, {}
@@ -132,7 +141,7 @@ class QueueLatencyPolicy:
             now_s=now_s,
             running_replicas=int(context.current_num_replicas),
             target_replicas=int(context.target_num_replicas),
-            ongoing_requests=_float(context.total_num_requests),
+            ongoing_requests=_ongoing(context, told),
             queued_requests=_float(context.total_queued_requests),
             replicas=tuple(_load(one) for one in told),
         )
@@ -177,6 +186,12 @@ def _float(value: Any) -> float | None:
     return None if value is None else float(value)
 
 
+def _ongoing(context: Any, told: Sequence[_Told]) -> float | None:
+    """What Serve counts, and what replicas say that it cannot see: task workers are called by nobody."""
+    counted = _float(context.total_num_requests)
+    return None if counted is None else counted + sum(one.numbers.get(UNCOUNTED, 0.0) for one in told)
+
+
 def _load(told: _Told) -> ReplicaLoad:
     return ReplicaLoad(age_s=told.age_s, **{name: told.numbers[name] for name in _LOADS & told.numbers.keys()})
 
@@ -190,7 +205,7 @@ def _parameters(settings: Mapping[str, float], bounds: Mapping[str, int]) -> Sca
 
 
 class _Exports:
-    """The last decision as metrics: how many are wanted, why, and for how long all has been quiet."""
+    """The last decision as metrics: how many are wanted, why, above which wait, and for how long all has been quiet."""
 
     def __init__(self, meter: Meter | None) -> None:
         self._meter = meter
@@ -198,7 +213,7 @@ class _Exports:
         self._told_s = -math.inf
         self._quiet_since_s: float | None = None
 
-    def tell(self, region: str, agent: str, replicas: int, reason: str, now_s: float) -> None:
+    def tell(self, region: str, agent: str, replicas: int, reason: str, above_ms: float | None, now_s: float) -> None:
         if reason != "quiet":
             self._quiet_since_s = None
         elif self._quiet_since_s is None:
@@ -213,6 +228,8 @@ class _Exports:
         if before is not None and before[0] != replicas:
             self._meter.add("grix_scale_changes_total", {**labels, "reason": reason}, 1.0)
         self._meter.set("grix_scale_wanted_replicas", labels, float(replicas))
+        if above_ms is not None:
+            self._meter.set("grix_scale_above_ms", labels, above_ms)
         since_s = self._quiet_since_s
         self._meter.set("grix_scale_quiet_s", labels, 0.0 if since_s is None else now_s - since_s)
         for one in REASONS:

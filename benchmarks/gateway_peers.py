@@ -95,9 +95,7 @@ def found() -> list[str]:
     return [name for name in PEERS if (BIN / name).is_file()]
 
 
-def start_peer(
-    name: str, engine_url: str, folder: Path, messages: Sequence[Mapping[str, str]]
-) -> tuple[Target, Child]:
+def start_peer(name: str, engine_url: str, folder: Path, messages: Sequence[Mapping[str, str]]) -> tuple[Target, Child]:
     """Starts a peer in front of an engine.
 
     Raises:

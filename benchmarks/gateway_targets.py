@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import secrets
 import subprocess
 import sys
 import time
@@ -22,6 +23,7 @@ import yaml
 
 from benchmarks.processes import BenchmarkError, Child, free_port, start
 from cluster_configs.load import load_paths, local_paths
+from serve_app.core.tenants import hash_key
 from serve_app.edge import ray_cluster
 from serve_app.edge.agent_app import RESOURCES_VARIABLE
 from serve_app.edge.engine_model import engine_model
@@ -31,6 +33,19 @@ from serve_app.edge.serve_config import render
 MODEL_NAME: Final = "auto"
 READY_LIMIT_S: Final = 240.0
 POLL_S: Final = 0.25
+#: The key of the tenant that asks Grix, of this run alone.
+KEY: Final = f"bench-{secrets.token_urlsafe(32)}"
+#: A tenant of whom every limit is counted, each far above what a run sends: the local one of ``grix up`` has none.
+TENANT: Final[Mapping[str, Any]] = {
+    "apiVersion": "grix.io/v1",
+    "kind": "Tenant",
+    "metadata": {"name": "bench"},
+    "spec": {
+        "keys": [{"id": "k1", "sha256": hash_key(KEY)}],
+        "residency": ["any"],
+        "limits": {"requestsPerMinute": 10_000_000, "tokensPerMinute": 1_000_000_000, "concurrent": 100_000},
+    },
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,20 +110,26 @@ def setting_of(name: str, base: Setting) -> Setting:
 
 
 def config_paths(folder: Path, setting: Setting) -> list[Path]:
-    """The shipped set for one machine, in a copy with the setting."""
+    """The shipped set for one machine, in a copy: its first region alone, with the setting and the benchmark's tenant.
+
+    A second region would answer with an engine that direct and the peers do not have.
+    """
     local, *others = local_paths()
     documents = list(yaml.safe_load_all(local.read_text()))
     for document in documents:
         spec = document["spec"]
         if "engine" in spec and setting.slots is not None:
             spec["engine"]["maxNumSeqs"] = setting.slots
+        spec.pop("languageAffinity", None)
+        if document["kind"] == "Federation":
+            del spec["regions"][1:], spec["regions"][0]["gateway"], spec["coordinator"], spec["health"]
         for region in spec.get("regions", []):
             if setting.profile is not None:
                 region["http"]["profile"] = setting.profile
             if setting.detector is not None:
                 region["detectorPlacement"] = setting.detector
     copy = folder / "local.yaml"
-    copy.write_text(yaml.safe_dump_all(documents, sort_keys=False))
+    copy.write_text(yaml.safe_dump_all([*documents, dict(TENANT)], sort_keys=False))
     return [copy, *others]
 
 
@@ -221,13 +242,12 @@ def grix_target(name: str, child: Child, folder: Path) -> Target:
     if status != 0:
         raise BenchmarkError(f"grix up ended with status {status}; it said:\n{child.tail()}")
     record = region_of(folder)
-    key = Path(record["key_file"]).read_text().strip()
     return Target(
         name,
         record["url"],
         lambda: [p.pid for p in ray_cluster.processes(running_of(record))],
         lambda: stop_grix(folder),
-        {"authorization": f"Bearer {key}"},
+        {"authorization": f"Bearer {KEY}"},
     )
 
 

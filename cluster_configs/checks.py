@@ -39,6 +39,8 @@ def across(document: Document, known: Known) -> Iterator[Problem]:
         yield from _routes(document, known)
     elif isinstance(document, Tenant):
         yield from _tenant(document, known)
+    elif isinstance(document, Federation):
+        yield from _federation(document, known)
 
 
 def _agent(policy: AgentPolicy, known: Known) -> Iterator[Problem]:
@@ -96,7 +98,16 @@ def _agent(policy: AgentPolicy, known: Known) -> Iterator[Problem]:
             )
 
 
+def _federation(federation: Federation, known: Known) -> Iterator[Problem]:
+    for i, region in enumerate(federation.spec.regions):
+        for name, workers in ({} if region.tasks is None else region.tasks.classes()).items():
+            path: Path = ("spec", "regions", i, "tasks", name, "agent")
+            yield from _unknown(path, "agent", workers.agent, known.agents)
+
+
 def _routes(table: RouteTable, known: Known) -> Iterator[Problem]:
+    if table.spec.languages.confirm is not None:
+        yield from _unknown(("spec", "languages", "confirm"), "agent", table.spec.languages.confirm, known.agents)
     for i, rule in enumerate(table.spec.rules):
         target: Path = ("spec", "rules", i, "target")
         yield from _unknown((*target, "agent"), "agent", rule.target.agent, known.agents)

@@ -41,6 +41,7 @@ def of(federation: Federation) -> Iterator[Problem]:
     for i, region in enumerate(regions):
         yield from _residency_problems(i, region)
         yield from _http_problems(i, region.http)
+        yield from _tasks_problems(i, region)
         if len(regions) > 1 and region.accepts_spill and region.gateway is None:
             yield Problem(
                 under("regions", i),
@@ -132,3 +133,19 @@ def _http_problems(i: int, http: Http) -> Iterator[Problem]:
             "has no effect without profile: fast; allowed: leave it out",
             (under("regions", i, "http", "exposeHaproxyPorts"), under("regions", i, "http", "profile")),
         )
+
+
+def _tasks_problems(i: int, region: Region) -> Iterator[Problem]:
+    if region.tasks is None:
+        return
+    at = under("regions", i, "tasks")
+    if not region.tasks.classes():
+        yield Problem(at, "nobody works at tasks; write light: {agent: NAME}, heavy: {agent: NAME} or both", (at,))
+    for name, workers in region.tasks.classes().items():
+        if workers.max_workers < workers.min_workers:
+            most = (*at, name, "maxWorkers")
+            yield Problem(
+                most,
+                f"{workers.max_workers} is less than minWorkers {workers.min_workers}; allowed: as many or more",
+                (most, (*at, name, "minWorkers")),
+            )

@@ -139,6 +139,7 @@ class AgentSpec(Block):
     max_queue_ms: Annotated[int, Field(ge=1, le=3_600_000)] = 250
     priority: Annotated[int, Field(ge=0, le=1000)] = 100
     handover_queue: Annotated[int, Field(ge=0, le=100_000)] = 5
+    strength: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
     timeouts: Timeouts = Field(default_factory=Timeouts)
     max_tokens_default: Count = 1024
     scale_triggers: Items[ScaleTrigger] = Field(default_factory=_triggers)

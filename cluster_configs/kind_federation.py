@@ -26,6 +26,7 @@ from cluster_configs.fields import (
     Word,
 )
 from cluster_configs.kind_rollout import Rollout
+from cluster_configs.kind_tasks import Tasks
 from serve_app.core.reports import FRESH_S
 
 Role = Literal["primary", "secondary", "edge"]
@@ -170,6 +171,8 @@ class Region(Block):
     detectors: Replicas = 1
     redis: Redis | None = None
     admission: Admission = Field(default_factory=Admission)
+    #: Without it the region takes no tasks.
+    tasks: Tasks | None = None
 
     @property
     def gateway_listens_at(self) -> str | None:

@@ -22,6 +22,7 @@ def table_of(user_config: Mapping[str, Any]) -> core.Table:
     known = [*engines, *user_config.get("elsewhere", ())]
     region = schema.Region.model_validate(user_config["region"])
     routes = bundle.routes.spec
+    classes = {} if region.tasks is None else region.tasks.classes()
     return core.Table(
         region=core.Region(region.name, region.cloud, frozenset(region.residency), region.gpu_hour_usd),
         agents={name: _agent(bundle, name, engines.get(name, "")) for name in known},
@@ -35,11 +36,13 @@ def table_of(user_config: Mapping[str, Any]) -> core.Table:
             min_confidence=routes.languages.min_confidence,
             equivalent=tuple(frozenset(group) for group in routes.languages.equivalent),
             named=languages_named(bundle),
+            confirm=routes.languages.confirm,
         ),
         scoring=routes.scoring.model_dump(),
         tenants=tuple(_tenant(t) for t in bundle.tenants.values()),
         open_access=bool(user_config.get("openAccess", False)),
         admission=core.AdmissionRules(**region.admission.model_dump()),
+        task_agents={name: w.agent for name, w in classes.items() if w.agent in known},
     )
 
 
@@ -79,6 +82,7 @@ def _agent(bundle: Bundle, name: str, engine_digest: str) -> core.Agent:
         max_tokens_default=spec.max_tokens_default,
         timeouts=core.Timeouts(spec.timeouts.queue_s, spec.timeouts.first_byte_s, spec.timeouts.total_s),
         handover_queue=spec.handover_queue,
+        strength=spec.strength,
         language_affinity=dict(spec.language_affinity),
     )
 

@@ -8,6 +8,7 @@ from ray.serve import Application
 
 from deployments.language_detector import LanguageDetector
 from deployments.router import Router
+from serve_app.core.tasks import CLASSES
 
 
 def build_router(args: dict[str, Any]) -> Application:
@@ -29,6 +30,15 @@ def build_agent(args: dict[str, Any]) -> Application:
     if set(args) != allowed:
         raise ValueError(f"an agent app takes exactly {', '.join(sorted(allowed))}; got: {', '.join(sorted(args))}")
     return QwenAgent.bind(args)
+
+
+def build_tasks(args: dict[str, Any]) -> Application:
+    """App ``grix-tasks-CLASS``: the workers of one class of tasks; where the tasks are comes with their user_config."""
+    from deployments.tasks.consumer import task_workers
+
+    if set(args) != {"class"} or args["class"] not in CLASSES:
+        raise ValueError(f"an app of task workers takes class: {' or '.join(CLASSES)}, got: {args}")
+    return task_workers(args["class"]).bind()
 
 
 def build_control(args: dict[str, Any]) -> Application:

@@ -8,19 +8,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import logging
 import math
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager
 from typing import Any, Final, Protocol
 
+from deployments.guard import Threads, waits
 from deployments.region_handle import RegionAway, RegionHandle
 from deployments.replicas import own_settings
 from serve_app.core.reports import FRESH_S, FailedStart, StartStage
-from serve_app.core.warm_up import Norm, judge
-from serve_app.edge.agent_app import FIRST_TOKEN_LIMIT, START_LIMIT
-from serve_app.edge.start_turns import StartTurns, starts_at_once, starts_folder
+from serve_app.core.warm_up import Norm, Round, judge
+from serve_app.edge.agent_app import RESOURCES_VARIABLE, THREADS_VARIABLE, start_limits
+from serve_app.edge.start_turns import StartTurns, starts_at_once, starts_folder, turns_folder
 from serve_app.ports import AgentCall, Head, Kind, Packet, Tail
 
 log = logging.getLogger("ray.serve")
@@ -61,13 +63,23 @@ class Engine(Protocol):
     def call(self, call: AgentCall) -> AsyncGenerator[Packet, None]: ...
 
 
+def speed_key(engine_digest: str, environment: Mapping[str, str]) -> str:
+    """The same for engines of one machine that are as fast as each other.
+
+    That is what they run, on how many threads or on GPUs, and what else they are given: slots, tensor parallelism, ...
+    """
+    on = f"{environment.get('OMP_NUM_THREADS')} threads" if THREADS_VARIABLE in environment else "GPUs"
+    told = f"{engine_digest} {on} {environment.get(RESOURCES_VARIABLE, '')}"
+    return hashlib.sha256(told.encode()).hexdigest()
+
+
 class EngineStart:
     """One start. ``limit_s`` is for all of it, ``first_token_s`` what callers may wait for a first token."""
 
     def __init__(
         self,
         report: FailedStart,
-        engine_digest: str,
+        speed: str,
         *,
         limit_s: float,
         first_token_s: float,
@@ -75,8 +87,8 @@ class EngineStart:
         region: Region,
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``report`` has the names of what would fail."""
-        self._report, self._digest = report, engine_digest
+        """``report`` has the names of what would fail, ``speed`` is a :func:`speed_key`."""
+        self._report, self._speed = report, speed
         self.limit_s, self._first_token_s = limit_s, first_token_s
         self._turns, self._region, self._now_s = turns, region, now_s
         self._began_s = now_s()
@@ -85,15 +97,16 @@ class EngineStart:
         self.warmth = ""
 
     @classmethod
-    def of_this_replica(cls, engine_digest: str) -> EngineStart:
+    def of_this_replica(cls, speed: str) -> EngineStart:
         """The start of the replica that this process is, with its settings."""
         app, replica, settings = own_settings()
+        limit_s, first_token_s = start_limits(settings)
         return cls(
             FailedStart(app, replica, "fetch", ""),
-            engine_digest,
-            limit_s=float(settings[START_LIMIT]),
-            first_token_s=float(settings[FIRST_TOKEN_LIMIT]),
-            turns=StartTurns(starts_folder(), starts_at_once()),
+            speed,
+            limit_s=limit_s,
+            first_token_s=first_token_s,
+            turns=StartTurns(turns_folder(), starts_folder(), starts_at_once()),
             region=RegionHandle(),
         )
 
@@ -132,24 +145,28 @@ class EngineStart:
             self._stage = "load"
             yield
 
-    async def warm_up(self, engine: Engine) -> None:
-        """Sends rounds of small calls until the engine is warm.
+    async def warm_up(self, engine: Engine, threads: Callable[[], Threads]) -> None:
+        """Sends rounds of small calls until the engine is warm. ``threads`` are the engine's, as they are now.
 
         Raises:
             StartFailed: it never gets so, or answers with an error.
         """
         self._stage = "warm_up"
-        norm = Norm(self._first_token_s * 1000, self._turns.usual_ms(self._digest))
-        began_s, rounds_ms = self._now_s(), list[float]()
+        norm = Norm(self._first_token_s * 1000, self._turns.usual_ms(self._speed))
+        began_s, rounds, seen = self._now_s(), list[Round](), threads()
         while True:
-            rounds_ms.append(await self._round_ms(engine, len(rounds_ms)))
-            warm_up = judge(rounds_ms, norm, self._now_s() - began_s)
+            round_s, before = self._now_s(), seen
+            slowest_ms = await self._round_ms(engine, len(rounds))
+            took_s, seen = self._now_s() - round_s, threads()
+            had = waits(before, seen, took_s)
+            rounds.append(Round(slowest_ms, took_s, had.ran_s, had.waited_s))
+            warm_up = judge(rounds, norm, self._now_s() - began_s)
             self.warmth = warm_up.shown
             if warm_up.verdict == "never":
                 raise StartFailed(f"the engine does not get warm: {warm_up.shown}")
             if warm_up.verdict == "warm":
                 break
-        self._turns.keep_usual_ms(self._digest, min(rounds_ms))
+        self._turns.keep_usual_ms(self._speed, min(one.slowest_ms for one in rounds))
 
     async def _round_ms(self, engine: Engine, number: int) -> float:
         """The slowest first token of a round; a prompt begins anew in each, or the prefix cache would answer."""

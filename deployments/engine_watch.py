@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from typing import Final, Protocol
 
-from deployments.guard import Process, kill
+from deployments.guard import Process, Threads, kill, waits
 from serve_app.core.health import FRESH_S, EngineView, Stillness, judge
 from serve_app.outcomes import STATUS, Reason
 from serve_app.ports import Failure, Head, Packet, Tail
@@ -52,6 +52,7 @@ class Keeper(Protocol):
 
     def beat(self) -> None: ...
     def engine(self) -> set[Process]: ...
+    def threads(self) -> Threads: ...
 
 
 class EngineWatch:
@@ -73,6 +74,8 @@ class EngineWatch:
         #: Set when this replica has to end, and has a moment left to say so.
         self.ending = asyncio.Event()
         self._stillness = Stillness(time.monotonic())
+        #: The engine's threads at the last look, while it does not move.
+        self._threads: Threads = {}
         self._failed_in_a_row = 0
         #: Hashes of what they were asked.
         self._failed_prompts: set[int] = set()
@@ -128,7 +131,12 @@ class EngineWatch:
         """Why this replica has to end, or ``None``."""
         if self._engine.dead:
             return "died"
-        self._stillness.look(now_s, self._engine.moves, busy=self._engine.unfinished > 0)
+        moves, busy = self._engine.moves, self._engine.unfinished > 0
+        before, self._threads = self._threads, {}
+        if busy and moves == self._stillness.moves:
+            self._threads = self._guard.threads()
+        waited_s = waits(before, self._threads, now_s - self._stillness.looked_s).longest_s
+        self._stillness.look(now_s, moves, busy=busy, waited_s=waited_s)
         if judge(self._view(now_s)) == "stalled":
             return f"has {self._engine.unfinished} requests and gave no token for {self._stillness.still_s:.1f} s"
         return None
@@ -149,12 +157,16 @@ class EngineWatch:
         """Whether the engine makes tokens: recent ones, else one asked for now. Tokens of broken calls are none.
 
         Of an idle engine tokens are recent for longer, so one that froze without work may still be proven for 10 s.
+        One that is full of work may have no place for what is asked, and one on a busy machine no processor: what is
+        late has not failed, unless the engine stands still.
         """
         if self._breaks_calls:
             return False
         view = self._view(time.monotonic())
         verdict = "stalled" if self._engine.dead else judge(view)
-        return await self._engine.probe(view.stall_limit_s) if verdict == "ask" else verdict == "alive"
+        if verdict == "ask" and not await self._engine.probe(view.stall_limit_s):
+            verdict = "stalled" if self._engine.dead else judge(self._view(time.monotonic()))
+        return verdict != "stalled"
 
     async def proven(self, wait_s: float) -> bool:
         """How the last proof went, where the next one takes longer than ``wait_s``: what is late has not failed."""
@@ -162,7 +174,9 @@ class EngineWatch:
             return False
         if self._proving is None:
             self._proving = asyncio.create_task(self.proof())
-        done, _ = await asyncio.wait({self._proving}, timeout=wait_s)
-        if done:
-            self._proven, self._proving = self._proving.exception() is None and self._proving.result(), None
+        # Whoever else waits for the same proof may end before this one.
+        proving = self._proving
+        done, _ = await asyncio.wait({proving}, timeout=wait_s)
+        if done and proving is self._proving:
+            self._proven, self._proving = proving.exception() is None and proving.result(), None
         return self._proven

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any, Final, Protocol
 
 from deployments.region_handle import RegionAway
-from serve_app.core.reports import BEGIN_S, FRESH_S, RouterReport
-from serve_app.core.router_view import aged, with_known
+from serve_app.core.reports import FRESH_S, RouterReport
+from serve_app.core.router_view import Remembered, aged
 from serve_app.core.snapshots import Snapshot
 
 log = logging.getLogger("ray.serve")
@@ -49,18 +50,20 @@ class FleetWatch:
         self._hurried = asyncio.Event()
         self._last: Snapshot | None = None
         self._heard_s = 0.0
-        #: Since when there is another RegionAgent than before; ``None``: it has heard of everybody by now.
-        self._begun_s: float | None = None
+        self._remembered = Remembered()
         self._trusted = False
         self._plan_s: float | None = None
 
     async def watch_once(self, limit_s: float = WATCH_LIMIT_S) -> bool:
         """One long poll; whether the RegionAgent answered with anything that is of use."""
         seen = (0, 0) if self._last is None else (self._last.epoch, self._last.generation)
-        has_begun = self._begun_s is not None and self._now_s() - self._begun_s > BEGIN_S
-        if not self._trusted or has_begun:
-            # After a silence, and without what was known before in it, the same picture is news.
+        ends_s = self._remembered.ends_s()
+        left_s = math.inf if ends_s is None else ends_s - self._now_s()
+        if not self._trusted or left_s <= 0:
+            # After a silence, and without what was remembered in it, the same picture is news.
             seen = (seen[0], 0)
+        else:
+            limit_s = min(limit_s, left_s)
         try:
             snapshot: Snapshot | None = await self._ask("watch", self._router, seen, limit_s=limit_s)
         except RegionAway as away:
@@ -75,11 +78,8 @@ class FleetWatch:
         if not self._trusted:
             log.info("snapshots come from the RegionAgent: %d.%d", snapshot.epoch, snapshot.generation)
         if self._last is not None and snapshot.epoch != self._last.epoch:
-            self._begun_s = self._heard_s
-        elif has_begun:
-            self._begun_s = None
-        if self._last is not None and self._begun_s is not None:
-            snapshot = with_known(snapshot, self._last, self._region())
+            self._remembered.begin(self._last, self._heard_s)
+        snapshot = self._remembered.fill(snapshot, self._region(), self._heard_s)
         self._last, self._trusted = replace(snapshot, received_s=self._heard_s), True
         self._on_snapshot(self._last)
         return True

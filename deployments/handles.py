@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import defaultdict
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -14,8 +15,9 @@ from ray.exceptions import RayActorError, RayError, WorkerCrashedError
 from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError, RayServeException
 from ray.serve.handle import DeploymentHandle, DeploymentResponseGenerator
 
-from deployments.replicas import running_replicas
+from deployments.replicas import Finder, running_replicas
 from serve_app.core.language import LanguageGuess
+from serve_app.core.retry import start_left_s
 from serve_app.core.scripts import start
 from serve_app.core.snapshots import Target
 from serve_app.outcomes import GrixError
@@ -26,6 +28,8 @@ log = logging.getLogger("ray.serve")
 REFRESH_S: Final = 1.0
 #: A replica proves itself within this time or not at all.
 PROBE_LIMIT_S: Final = 5.0
+#: Whom nobody accepts for so long has waited, whatever for.
+WAITED_S: Final = 1.0
 
 
 class HandleDetector:
@@ -52,32 +56,36 @@ class HandleDetector:
 class HandleAgents:
     """The Agents port over handles, built off the request path when the table names a new app."""
 
-    def __init__(self) -> None:
+    def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
+        self._now_s = now_s
         self._handles: dict[str, DeploymentHandle] = {}
+        self._finder = Finder(lambda app: serve.get_app_handle(app))
+        self._keeping = asyncio.Lock()
         self._min_replicas: Mapping[str, int] = {}
         #: By app, the patience of calls that nobody has accepted yet.
         self._waiting: defaultdict[str, set[asyncio.Timeout]] = defaultdict(set)
+        #: Since when an app has no replica that could be asked.
+        self._away_s: dict[str, float] = {}
 
     async def keep(self, apps: Mapping[str, int]) -> None:
         """Builds missing handles and drops those the table no longer names. An app not deployed yet is tried again.
 
-        ``apps`` names the least replicas of each. Calls that wait for an app whose replicas all died go on to another
-        target, or end: a new engine takes longer to start than they may wait.
+        ``apps`` names the least replicas of each; of several that come at once the last one's hold. Calls that wait for
+        an app whose replicas all died go on to another target, or end: a new engine takes longer to start than they may
+        wait.
         """
         self._min_replicas = apps
-        wanted = set(apps)
-        for app in wanted - self._handles.keys():
-            try:
-                handle = await asyncio.to_thread(serve.get_app_handle, app)
-            except (RayServeException, RayError) as error:
-                log.info("app %s is not there yet: %s", app, type(error).__name__)
-                continue
-            # The first .options() must run on the loop that will use the handle.
-            self._handles[app] = handle.options(
-                stream=True, method_name="call", request_serialization="pickle", response_serialization="pickle"
-            )
-        for app in self._handles.keys() - wanted:
-            del self._handles[app]
+        async with self._keeping:
+            found = await self._finder.found(self._min_replicas.keys() - self._handles.keys())
+            for app, handle in found.items():
+                # The first .options() must run on the loop that will use the handle.
+                self._handles[app] = handle.options(
+                    stream=True, method_name="call", request_serialization="pickle", response_serialization="pickle"
+                )
+            for app in self._handles.keys() - self._min_replicas.keys():
+                del self._handles[app]
+        away = {app for app in self._min_replicas if app not in self._handles} | self.bereft()
+        self._away_s = {app: self._away_s.get(app, self._now_s()) for app in away}
         for app, handle in self._handles.items():
             if self._bereft(app, handle):
                 for patience in self._waiting.get(app, ()):
@@ -105,16 +113,20 @@ class HandleAgents:
         """
         handle = self._handles.get(target.app)
         if handle is None:
-            raise GrixError("no_target", f"{target.id} is not started here.", retry_after_s=5.0)
+            raise self._starting(target, "is not started here")
         if self._bereft(target.app, handle):
-            raise _bereft_of(target)
-        # No replica, and yet not bereft: the agent is at zero, and this call wakes it.
-        wakes = self._min_replicas.get(target.app) == 0 and not running_replicas(handle)
+            raise self._starting(target, "has no replica now; another one is starting")
+        # No replica, and yet not bereft: the agent is at zero, and this call wakes it. Serve does not tell of an app
+        # whether it never had one or it has just not heard: then it shows in the wait.
+        may_wake, running = self._min_replicas.get(target.app) == 0, running_replicas(handle)
+        began_s = self._now_s()
         packets = handle.remote(call)
         ended = False
         try:
             first = await self._accepted(target, packets)
             ended = bool(first) and isinstance(first[-1], Tail)
+            unheard_late = running is None and self._now_s() - began_s > WAITED_S
+            wakes = may_wake and (running == 0 or unheard_late)
             for frame in first:
                 yield _told(frame, wakes=wakes)
             async for packet in packets:
@@ -128,7 +140,7 @@ class HandleAgents:
             raise GrixError("overloaded", f"The queue of {target.id} is full.") from None
         except DeploymentUnavailableError:
             ended = True
-            raise GrixError("no_target", f"{target.id} is not available.", retry_after_s=5.0) from None
+            raise GrixError("no_target", f"{target.id} is not available.") from None
         except GrixError:
             raise
         except (RayActorError, WorkerCrashedError) as error:
@@ -153,11 +165,16 @@ class HandleAgents:
         except StopAsyncIteration:
             return ()
         except TimeoutError:
-            raise _bereft_of(target) from None
+            raise self._starting(target, "has no replica now; another one is starting") from None
         finally:
             waiting.discard(patience)
             if not waiting:
                 self._waiting.pop(target.app, None)
+
+    def _starting(self, target: Target, said: str) -> GrixError:
+        since_s = self._away_s.setdefault(target.app, self._now_s())
+        left_s = start_left_s(target.start_s, self._now_s() - since_s)
+        return GrixError("no_target", f"{target.id} {said}.", retry_after_s=left_s)
 
     async def probe(self, app: str) -> bool:
         """Whether a replica of the app makes tokens, within a limit."""
@@ -173,10 +190,6 @@ class HandleAgents:
 
 def _told(frame: Frame, *, wakes: bool) -> Frame:
     return replace(frame, queued=True) if wakes and isinstance(frame, Head) else frame
-
-
-def _bereft_of(target: Target) -> GrixError:
-    return GrixError("no_target", f"{target.id} has no replica now; another one is starting.", retry_after_s=5.0)
 
 
 async def _resolve(response: object) -> object:

@@ -8,11 +8,9 @@ from collections.abc import AsyncGenerator
 from typing import Final
 
 from ray import serve
-from ray.exceptions import RayError
-from ray.serve.exceptions import RayServeException
 from ray.serve.handle import DeploymentHandle, DeploymentResponseGenerator
 
-from deployments.replicas import running_replicas
+from deployments.replicas import Finder, running_replicas
 from serve_app.core.snapshots import Target
 from serve_app.edge.federation_apps import REGION_APP
 from serve_app.outcomes import GrixError
@@ -22,6 +20,7 @@ log = logging.getLogger("ray.serve")
 
 #: The gateway itself gives a peer 1 s; what takes longer is this region's own gateway.
 FIRST_LIMIT_S: Final = 1.5
+GATEWAY: Final = "RegionGateway"
 
 
 class PeerAgents:
@@ -29,20 +28,17 @@ class PeerAgents:
 
     def __init__(self) -> None:
         self._handle: DeploymentHandle | None = None
+        self._finder = Finder(lambda name: serve.get_deployment_handle(name, REGION_APP))
 
     async def keep(self) -> None:
         """Looks for the gateway until it is there; to be called again and again, off the request path."""
         if self._handle is not None:
             return
-        try:
-            found = await asyncio.to_thread(serve.get_deployment_handle, "RegionGateway", REGION_APP)
-        except (KeyError, RayServeException, RayError) as error:  # KeyError: no such app
-            log.info("the region's gateway is not there yet: %s", type(error).__name__)
-            return
-        # The first .options() must run on the loop that will use the handle.
-        self._handle = found.options(
-            stream=True, method_name="call", request_serialization="pickle", response_serialization="pickle"
-        )
+        for found in (await self._finder.found([GATEWAY])).values():
+            # The first .options() must run on the loop that will use the handle.
+            self._handle = found.options(
+                stream=True, method_name="call", request_serialization="pickle", response_serialization="pickle"
+            )
 
     async def call(self, target: Target, call: AgentCall) -> AsyncGenerator[Frame, None]:
         """Frames of one attempt; a refusal is a Head with its reason. Closing this cancels the work in the peer.

@@ -16,7 +16,7 @@ import ray
 from ray import serve
 
 from autoscale.ray_policy import SETTING
-from deployments.engine_start import LAST_WORDS_S, EngineStart
+from deployments.engine_start import LAST_WORDS_S, EngineStart, speed_key
 from deployments.engine_watch import EngineWatch
 from deployments.guard import Guard, step_back
 from deployments.region_handle import RegionAway, RegionHandle
@@ -38,6 +38,8 @@ ENGINE_NICE: Final = 5
 PUSH_LIMIT_S: Final = REPORT_FRESH_S
 #: A report does not wait longer for the engine's proof.
 PROOF_WAIT_S: Final = 0.5
+#: Nor Serve, which ends a replica that is late three times; a busy machine adds its part to this.
+HEALTH_WAIT_S: Final = 10.0
 
 
 @serve.deployment
@@ -48,7 +50,7 @@ class QwenAgent:
         self._args = args
         began_s = time.monotonic()
         resources = json.loads(os.environ.get(RESOURCES_VARIABLE, "{}"))
-        start = EngineStart.of_this_replica(args["engine_digest"])
+        start = EngineStart.of_this_replica(speed_key(args["engine_digest"], os.environ))
         async with start.told():
             model, self._model_lease = await asyncio.to_thread(engine_model, args)
             async with start.turn():
@@ -56,10 +58,11 @@ class QwenAgent:
                 self._vllm = await Vllm.start(args["agent"], model, args["engine"], resources)
                 if THREADS_VARIABLE in os.environ:
                     step_back(guard.engine(), ENGINE_NICE)
-                await start.warm_up(self._vllm)
+                await start.warm_up(self._vllm, guard.threads)
                 self._vllm.forget_warm_up()
             # From here on the guard wants beats, which the watch gives.
             await asyncio.to_thread(guard.settle)
+        self._start_s = time.monotonic() - began_s
         self._watch = EngineWatch(args["agent"], self._vllm.llm, guard)
         self._watching = asyncio.create_task(self._watch.run())
         self._offered_spilled_rps: float | None = None
@@ -73,7 +76,7 @@ class QwenAgent:
             self._vllm.max_model_len,
             json.dumps(resources, sort_keys=True),
             json.dumps(ray.get_runtime_context().get_node_labels(), sort_keys=True),
-            time.monotonic() - began_s,
+            self._start_s,
             start.warmth,
         )
 
@@ -102,7 +105,7 @@ class QwenAgent:
         An idle engine is asked for a token only every 10 s: what freezes without work is found that much later, or by
         its first request.
         """
-        if not await self.probe():
+        if not await self._watch.proven(HEALTH_WAIT_S):
             raise RuntimeError(f"the engine of {self._args['agent']} gives no tokens, or breaks every call")
         if self._pushing.done():
             raise RuntimeError(f"this replica reports no more: {self._pushing.exception()!r}")
@@ -123,9 +126,8 @@ class QwenAgent:
             last_words = self._watch.ending.is_set()
             proven = await self._watch.proven(PROOF_WAIT_S)
             load = self._vllm.load(time.monotonic())
-            report = ReplicaReport(
-                context.app_name, context.replica_id.unique_id, self._args["engine_digest"], proven, load
-            )
+            names = (context.app_name, context.replica_id.unique_id, self._args["engine_digest"])
+            report = ReplicaReport(*names, proven, load, self._start_s)
             try:
                 self._offered_spilled_rps = await region.ask("push_replica", report, limit_s=PUSH_LIMIT_S)
             except RegionAway:

@@ -61,6 +61,7 @@ class RegionAgent:
         clock, meter = RealClock(), ServeMeter()
         self._region, self._meter = "", meter
         self._routers = RegionHandle(1.0, "Router", "grix")
+        self._missing: Mapping[str, int] = {}
         self._service = RegionService(
             now_s=clock.now_s,
             unix_s=clock.unix_s,
@@ -89,8 +90,10 @@ class RegionAgent:
         return faults
 
     def _tell_room(self, change: Change | None, missing: Mapping[str, int]) -> None:
-        for agent, replicas in missing.items():
+        # An agent that is gone lacks nothing any more.
+        for agent, replicas in (dict.fromkeys(self._missing, 0) | dict(missing)).items():
             self._meter.set("grix_missing_replicas", {"region": self._region, "agent": agent}, replicas)
+        self._missing = missing
         if change is None:
             return
         who = {"region": self._region, "agent": agent_of(change.app)}

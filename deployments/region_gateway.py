@@ -69,10 +69,16 @@ class RegionGateway:
             jitter=random.random,
         )
         self._apps: dict[str, int] = {}
+        self._changing = asyncio.Lock()
         self._refresher = asyncio.create_task(self._refresh())
 
     async def reconfigure(self, user_config: dict[str, Any]) -> None:
         """Takes a new configuration whole, or refuses it."""
+        # Serve may hand over the next one meanwhile, and the last one shall hold.
+        async with self._changing:
+            await self._take(user_config)
+
+    async def _take(self, user_config: dict[str, Any]) -> None:
         table = table_of(user_config)
         plan = plan_of(user_config, table)
         await self._limits.configure(user_config["region"])

@@ -26,13 +26,14 @@ from deployments.region_handle import RegionHandle
 from serve_app import openai_api
 from serve_app.admission import Admission
 from serve_app.attempts import Attempts
+from serve_app.core.admission import BATCH_INTENT
 from serve_app.core.breaker import RouterBreakers
 from serve_app.core.known_targets import KnownTargets
 from serve_app.core.retry import RetryBudget
 from serve_app.core.router_view import fitted, is_drained, via_peers
 from serve_app.core.snapshots import Snapshot, local_snapshot
 from serve_app.core.table import Table
-from serve_app.core.tenants import KeyIndex
+from serve_app.core.tenants import ANYBODY, Caller, KeyIndex
 from serve_app.edge.clock import RealClock
 from serve_app.edge.health_key import health_key
 from serve_app.edge.journal import RequestJournal
@@ -40,9 +41,11 @@ from serve_app.edge.local_detector import LocalDetector
 from serve_app.edge.ray_cluster import HAPROXY_VARIABLE
 from serve_app.edge.region_limits import RegionLimits
 from serve_app.edge.region_sessions import RegionSessions
+from serve_app.edge.region_tasks import RegionTasks
 from serve_app.edge.router_trial import RouterTrial
 from serve_app.edge.serve_metrics import ServeMeter, scrape
 from serve_app.edge.tracing import tracer, write_span
+from serve_app.outcomes import GrixError
 from serve_app.ports import Detector, RequestRecord, World
 from serve_app.request_path import RequestPath
 
@@ -76,7 +79,6 @@ class Router:
         )
         self._targets = KnownTargets(self._breakers, self._fleet.hurry)
         self._trial = RouterTrial()
-        self._path: RequestPath | None = None
         self._snapshot: Snapshot | None = None
         #: Apps that have no replica, and those that have one, as this Router knows by itself.
         self._bereft: frozenset[str] = frozenset()
@@ -91,15 +93,33 @@ class Router:
         self._keys = KeyIndex({})
         self._limits = RegionLimits(self._clock.now_s)
         self._sessions = RegionSessions(self._clock.now_s, meter)
+        self._tasks_of_region = RegionTasks()
+        self._path = RequestPath(
+            world=self._now,
+            keys=lambda: self._keys,
+            detector=self._detector,
+            admission=Admission(self._limits.now, self._clock, random.random),
+            attempts=Attempts(self._agents, self._clock, RetryBudget(), random.random, self._targets),
+            sessions=self._sessions.now,
+            clock=self._clock,
+            journal=self._journal,
+        )
         self._deep: tuple[float, dict[str, Any]] | None = None
         self._deep_lock = asyncio.Lock()
         self._tasks: list[asyncio.Task[None]] = []
+        self._changing = asyncio.Lock()
 
     async def reconfigure(self, user_config: dict[str, Any]) -> None:
         """Takes a new bundle whole, or refuses it and keeps the old one."""
+        # Serve may hand over the next one meanwhile, and the last one shall hold.
+        async with self._changing:
+            await self._take(user_config)
+
+    async def _take(self, user_config: dict[str, Any]) -> None:
         table = table_of(user_config)
         await self._limits.configure(user_config["region"])
         await self._sessions.configure(user_config["region"])
+        await self._tasks_of_region.configure(user_config["region"])
         # A request that is decided by the new table finds the handles of its engines.
         apps = {a.app: a.min_replicas for a in table.own_agents.values()}
         self._apps = {**self._apps, **apps}
@@ -167,23 +187,30 @@ class Router:
             await self._handles.keep(self._apps)
             await asyncio.sleep(REFRESH_S)
 
+    async def run_task(
+        self, tenant: str, body: bytes, request_id: str, traceparent: str
+    ) -> tuple[int, dict[str, str], bytes]:
+        """A task's chat request, on the way of every other, as work that nobody waits for; its key is not asked again.
+
+        Returns:
+            Status, headers and body.
+        """
+        table = self._now().table
+        found = ANYBODY if table.open_access else next((t for t in table.tenants if t.name == tenant), None)
+        known = GrixError("not_allowed", "The tenant of this task is gone.") if found is None else Caller(found, "task")
+        headers = {"x-task-type": BATCH_INTENT, "traceparent": traceparent}
+        answer = await self._path.run("chat", known, body, headers, request_id)
+        assert isinstance(answer.body, bytes)
+        return answer.status, answer.headers, answer.body
+
     def __serve_build_asgi_app__(self) -> ASGIApp:
-        self._path = path = RequestPath(
-            world=self._now,
-            keys=lambda: self._keys,
-            detector=self._detector,
-            admission=Admission(self._limits.now, self._clock, random.random),
-            attempts=Attempts(self._agents, self._clock, RetryBudget(), random.random, self._targets),
-            sessions=self._sessions.now,
-            clock=self._clock,
-            journal=self._journal,
-        )
         return openai_api.Api(
             openai_api.Surface(
-                path=path,
+                path=self._path,
                 deep_health=self.deep_health,
                 metrics=self._metrics,
                 find_record=self._find,
+                tasks=self._tasks_of_region,
                 created_unix_s=int(time.time()),
                 health_key=health_key(os.environ),
                 sees_callers=os.environ.get(HAPROXY_VARIABLE) != "1",
@@ -228,7 +255,6 @@ class Router:
 
     async def smoke(self, revision: str, tests: Sequence[Mapping[str, Any]]) -> list[str] | None:
         """What a release that is tried fails at, ``None`` while its tests cannot run here."""
-        assert self._path is not None
         return await self._trial.smoke(self._path, self._now(), revision, tests)
 
     def find_here(self, request_id: str) -> dict[str, Any] | None:

@@ -107,8 +107,7 @@ class Watch:
 
 #: Engine priority of the replica's own probe: before everything.
 PROBE_PRIORITY: Final = -(10**6)
-#: What took longer was preempted meanwhile; it must not make a frozen engine hard to tell for good. With
-#: ``stall_after_s`` it stays below the time that Serve gives a health check.
+#: What took longer was preempted meanwhile; it must not make a frozen engine hard to tell for good.
 LONGEST_SEEN_S: Final = 25.0
 #: The call that this task serves.
 WATCH: Final[ContextVar[Watch | None]] = ContextVar("grix_watch", default=None)

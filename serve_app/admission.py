@@ -11,7 +11,7 @@ from serve_app.core.rate_headers import rate_headers
 from serve_app.core.table import Table, Tenant
 from serve_app.decision import Decision
 from serve_app.openai_request import ParsedRequest
-from serve_app.outcomes import GrixError, Reason
+from serve_app.outcomes import UNKNOWN_RETRY_S, GrixError, Reason
 from serve_app.ports import Clock, Grant, Limits, RequestRecord
 
 _SAID: Final[dict[Reason, str]] = {
@@ -86,9 +86,19 @@ class Admission:
         self._held[id(record)] = (limits, answer, self.clock.now_s())
         return ask
 
-    def headers(self, record: RequestRecord) -> dict[str, str]:
-        """What an admitted request has left of its tenant's allowances, its own reservation taken."""
-        return rate_headers(self._held[id(record)][1].left)
+    def headers(self, record: RequestRecord, *, ended: bool = False) -> dict[str, str]:
+        """What an admitted request has left of its tenant's allowances, its own reservation taken.
+
+        ``ended``: it is about to settle, and tells what is left then.
+        """
+        held = self._held.get(id(record))
+        if held is None:
+            return {}
+        _, grant, since_s = held
+        left = grant.left
+        if ended:
+            left = admission.left_after(left, grant.ask, self._spent(record, since_s))
+        return rate_headers(left)
 
     def settle(self, record: RequestRecord) -> None:
         """Gives back what the request held and did not use; nothing for one that was never admitted."""
@@ -96,16 +106,20 @@ class Admission:
         if held is None:
             return
         limits, grant, since_s = held
+        limits.settle(grant, self._spent(record, since_s))
+
+    def _spent(self, record: RequestRecord, since_s: float) -> admission.Spent:
         counted = (record.prompt_tokens, record.completion_tokens)
         used = None if None in counted else sum(n or 0 for n in counted)
-        limits.settle(grant, admission.Spent(record.target is not None, used, self.clock.now_s() - since_s))
+        return admission.Spent(record.target is not None, used, self.clock.now_s() - since_s)
 
     def told_later(self, error: GrixError) -> GrixError:
         """The error with its Retry-After worked out and spread; others stay as they are.
 
-        Where nothing better is known, a place is free when an average request has ended.
+        Where nothing better is known, a place is free when an average request has ended, if anybody is there to end it.
         """
         if error.status.http in (429, 503):
-            known_s = self.limits().slot_free_s() if error.retry_after_s is None else error.retry_after_s
+            guess_s = UNKNOWN_RETRY_S if error.reason == "no_target" else self.limits().slot_free_s()
+            known_s = guess_s if error.retry_after_s is None else error.retry_after_s
             error.retry_after_s = known_s + int(self.jitter() * max(1.0, JITTER_RATIO * known_s))
         return error

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from cluster_configs.quantities import parse_duration_s
 from serve_app.core import budget, pick, rules
-from serve_app.core.admission import Ask, is_batch
+from serve_app.core.admission import BATCH_INTENT, BATCH_PRIORITY, Ask, is_batch
 from serve_app.core.language import LanguageGuess
 from serve_app.core.pick_order import Candidate
 from serve_app.core.prompting import merge_system
@@ -19,8 +19,6 @@ from serve_app.outcomes import GrixError
 from serve_app.ports import AgentCall, Origin, RequestRecord, Targets
 from serve_app.relay import Started
 
-#: When to come back where nothing is known about it.
-NOBODY_RETRY_S: Final = 5.0
 #: What an attempt ends with that found no free place: whoever answers after it, the request waited.
 _NO_PLACE: Final = frozenset({"overloaded", "queue_timeout"})
 
@@ -35,19 +33,6 @@ class Decision:
     wish: pick.Wish
     choice: pick.Choice
     budget: budget.TokenBudget
-
-
-def tokens_of(table: Table, parsed: ParsedRequest, guess: LanguageGuess, route: rules.Route) -> budget.TokenBudget:
-    """How long the answer may be."""
-    return budget.decide(
-        parsed.max_tokens,
-        route.agent.max_tokens_default,
-        guess.language,
-        guess.script,
-        table.languages.token_ratio,
-        english=route.budget == "english",
-        context_left=route.agent.max_model_len,
-    )
 
 
 def shorten(limits: Timeouts, headers: Mapping[str, str]) -> Timeouts:
@@ -66,6 +51,7 @@ def shorten(limits: Timeouts, headers: Mapping[str, str]) -> Timeouts:
 def agent_call(parsed: ParsedRequest, tenant: Tenant, decision: Decision, request_id: str) -> AgentCall:
     """The call of a decided request: the engine sees the template's words, the budget and the tenant's priority."""
     body = dict(parsed.body)
+    most = BATCH_PRIORITY if parsed.intent == BATCH_INTENT else tenant.priority
     if parsed.kind == "chat":
         template = decision.route.template
         body["messages"] = merge_system(parsed.messages, template.system if template else None)
@@ -76,7 +62,7 @@ def agent_call(parsed: ParsedRequest, tenant: Tenant, decision: Decision, reques
         body=body,
         stream=parsed.stream,
         max_tokens=decision.budget.max_tokens,
-        priority=tenant.priority,
+        priority=min(tenant.priority, most),
     )
 
 
@@ -118,7 +104,7 @@ def nobody(choice: pick.Choice, snapshot: Snapshot, targets: Targets, now_s: flo
         known_s = (targets.recover_s((away,), now_s), snapshot.recover_s(away.id, now_s))
         back_s.extend([max(told)] if (told := [s for s in known_s if s is not None]) else [])
     message = f"Nothing can answer: {choice.reason}."
-    return GrixError(choice.refused or "no_target", message, retry_after_s=min(back_s, default=NOBODY_RETRY_S))
+    return GrixError(choice.refused or "no_target", message, retry_after_s=min(back_s, default=None))
 
 
 def answer_headers(decision: Decision, started: Started, record: RequestRecord) -> dict[str, str]:

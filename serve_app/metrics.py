@@ -157,6 +157,31 @@ TABLE: Final[tuple[Metric, ...]] = (
 
 BY_NAME: Final[dict[str, Metric]] = {m.name: m for m in TABLE}
 
+#: Of task workers.
+TASKS: Final[tuple[Metric, ...]] = (
+    Metric(
+        "grix_task_attempts_total",
+        "counter",
+        "Attempts at tasks that ended: done, retried, put_off, lost, or why the task became a dead letter.",
+        ("region", "class", "how"),
+    ),
+    Metric("grix_task_takeovers_total", "counter", "Tasks that another worker was silent about.", ("region", "class")),
+    Metric("grix_tasks_waiting", "gauge", "Tasks that nobody works at yet.", ("region", "class", "priority")),
+    Metric(
+        "grix_task_oldest_wait_s",
+        "gauge",
+        "How long the task has waited that waits longest, 0 where none does.",
+        ("region", "class", "priority"),
+    ),
+    Metric("grix_task_workers", "gauge", "Workers that were heard of lately.", ("region", "class")),
+    Metric(
+        "grix_task_dead_letters",
+        "gauge",
+        "Tasks that became dead letters so far, by reason: alert when it grows.",
+        ("region", "class", "reason"),
+    ),
+)
+
 #: Of the scaling policy, which runs in Serve's controller.
 SCALING: Final[tuple[Metric, ...]] = (
     Metric(
@@ -181,6 +206,12 @@ SCALING: Final[tuple[Metric, ...]] = (
         "grix_scale_quiet_s",
         "gauge",
         "How long fewer replicas have been wanted without a break; Serve acts when it reaches the cooldown.",
+        ("region", "agent"),
+    ),
+    Metric(
+        "grix_scale_above_ms",
+        "gauge",
+        "Queue wait above which a replica is added, as the replicas told the scaling policy.",
         ("region", "agent"),
     ),
 )

@@ -29,6 +29,7 @@ from serve_app.openapi import document
 from serve_app.outcomes import GrixError, Reason
 from serve_app.ports import Kind
 from serve_app.request_path import RequestPath
+from serve_app.task_api import TaskApi, Tasks
 
 log = logging.getLogger("ray.serve")
 
@@ -43,6 +44,7 @@ class Surface:
     deep_health: Callable[[], Awaitable[dict[str, Any]]]
     metrics: Callable[[], Awaitable[bytes]]
     find_record: Callable[[str], Awaitable[dict[str, Any] | None]]
+    tasks: Tasks
     created_unix_s: int
     health_key: str | None = None
     #: A caller's address is its own; behind HAProxy every caller's is loopback.
@@ -207,6 +209,7 @@ def _routes(surface: Surface) -> list[Route]:
 
     return [
         *(Route(path, call, methods=["POST"]) for path in CALLS),
+        *TaskApi(surface.path, surface.tasks, lambda: uuid.uuid4().hex).routes(),
         Route("/v1/models", models, methods=["GET"]),
         Route("/v1/models/{model:path}", models, methods=["GET"]),
         Route("/openapi.json", openapi, methods=["GET"]),
@@ -229,7 +232,7 @@ def _rest(surface: Surface) -> Starlette:
         assert isinstance(error, HTTPException)
         reason: Reason = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code, "bad_request")  # type: ignore[assignment]
         message = {
-            "not_found": "There is no such path. See /v1/chat/completions, /v1/completions, /v1/models.",
+            "not_found": "There is no such path. See /v1/chat/completions, /v1/completions, /v1/models, /v1/tasks.",
             "method_not_allowed": f"{request.method} is not allowed on this path.",
         }.get(reason, str(error.detail))
         response = error_response(GrixError(reason, message))

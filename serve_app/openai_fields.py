@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
 from serve_app import openai_rules as rules
+from serve_app.core.json_schemas import MOST_ITEMS, MOST_TIMES
 from serve_app.openai_rules import BOOLEAN, OBJECT, Rule, number
 from serve_app.ports import Kind
 
@@ -52,7 +53,9 @@ FIELDS: Final[tuple[Field, ...]] = (
     # How it is answered.
     _f("stream", _BOTH, "honoured", "server-sent events", BOOLEAN),
     _f(
-        "stream_options", _BOTH, "honoured",
+        "stream_options",
+        _BOTH,
+        "honoured",
         "with `stream: true` only; `include_usage`, `continuous_usage_stats`; `include_obfuscation` changes nothing",
         rules.STREAM_OPTIONS,
     ),
@@ -70,12 +73,17 @@ FIELDS: Final[tuple[Field, ...]] = (
     _f("logprobs", _TEXT, "honoured", "how many of the likeliest tokens", number(0, 20, integer=True)),
     _f("top_logprobs", _CHAT, "honoured", "with `logprobs: true` only", number(0, 20, integer=True)),
     _f(
-        "response_format", _BOTH, "honoured",
-        f"`text`, `json_object`, or `json_schema` with a schema of at most {rules.MAX_SCHEMA_SIZE} members and items",
+        "response_format",
+        _BOTH,
+        "honoured",
+        f"`text`, `json_object`, or `json_schema` with a schema of at most {rules.MAX_SCHEMA_SIZE} members and items, "
+        f"that asks for at most {MOST_ITEMS} items and repeats a part of a pattern at most {MOST_TIMES} times",
         rules.FORMAT,
     ),
     _f(
-        "tools", _CHAT, "honoured",
+        "tools",
+        _CHAT,
+        "honoured",
         f"1 to {rules.MAX_TOOLS} functions of at most {rules.MAX_TOOLS_SIZE} members and items in all; no custom tools",
         rules.TOOLS,
     ),
@@ -89,7 +97,10 @@ FIELDS: Final[tuple[Field, ...]] = (
     _f("min_tokens", _BOTH, "honoured", "vLLM's; at most the cap", number(0, _BIG, integer=True)),
     _f("ignore_eos", _BOTH, "honoured", "vLLM's; runs to the cap", BOOLEAN),
     _f(
-        "stop_token_ids", _BOTH, "honoured", f"vLLM's; up to {rules.MAX_STOP_TOKEN_IDS} ids of the model",
+        "stop_token_ids",
+        _BOTH,
+        "honoured",
+        f"vLLM's; up to {rules.MAX_STOP_TOKEN_IDS} ids of the model",
         rules.STOP_TOKEN_IDS,
     ),
     _f("skip_special_tokens", _BOTH, "honoured", "vLLM's", BOOLEAN),

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from serve_app.core.json_schemas import CHARS_A_MEMBER, endless_reference, size_of
+from serve_app.core.json_schemas import CHARS_A_MEMBER, endless_reference, repeats_too_often, size_of
 from serve_app.outcomes import GrixError
 
 MAX_STOPS: Final = 16
@@ -211,6 +211,8 @@ def _schema(value: Any) -> Fault:
         return fault
     if size := _too_large(size_of(value), MAX_SCHEMA_SIZE):
         return "", size
+    if repeats := repeats_too_often([value]):
+        return "", repeats
     if (reference := endless_reference(value)) is not None:
         return "", f"has a $ref that only leads back to itself: {shown(reference)}."
     return None
@@ -252,8 +254,10 @@ def _tools(value: Any) -> Fault:
     for i, tool in enumerate(value):
         if fault := _TOOL.fault(tool):
             return f"[{i}]{fault[0]}", fault[1]
-    size = sum(size_of(tool["function"].get("parameters")) for tool in value)
-    return ("", told) if (told := _too_large(size, MAX_TOOLS_SIZE)) else None
+    schemas = [tool["function"].get("parameters") for tool in value]
+    told = _too_large(sum(map(size_of, schemas)), MAX_TOOLS_SIZE)
+    told = told or repeats_too_often(schemas, MAX_TOOLS_SIZE // MAX_SCHEMA_SIZE)
+    return ("", told) if told else None
 
 
 TOOLS: Final = Rule(_tools, {"type": "array", "items": _TOOL.schema, "minItems": 1, "maxItems": MAX_TOOLS})

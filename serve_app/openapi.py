@@ -206,8 +206,65 @@ def _paths() -> Schema:
         "/grix/requests/{request_id}": _get(
             "explainPast", "How a request was decided; operators.", some, parameters=_in_path("request_id")
         ),
+        **_task_paths(some),
         "/openapi.json": _get("readDocument", "This document.", some),
     }
+
+
+def _task_paths(some: Schema) -> Schema:
+    asked = {"required": True, "content": {"application/json": {"schema": _ref("TaskRequest")}}}
+    submit = _operation("submitTask", "A chat request that nobody waits for.", some, requestBody=asked)
+    submit["responses"]["202"] = _json("it is new", {"type": "object"})
+    named = {"parameters": _in_path("task_id")}
+    dead = {"parameters": [*_in_path("tenant"), *_in_path("task_id")]}
+    stream = {"description": "what happens to it", "content": {"text/event-stream": {}}}
+    lines = {"description": "a line a part", "content": {"application/jsonl": {}}}
+    return {
+        "/v1/tasks": {"post": submit},
+        "/v1/tasks/{task_id}": {
+            **_get("readTask", "Its state, and its result.", some, **named),
+            "delete": _operation("cancelTask", "Cancels it, if it has not ended.", some, **named),
+        },
+        "/v1/tasks/{task_id}/events": _get("watchTask", "Its events, to its end.", stream, **named),
+        "/v1/tasks/{task_id}/output": _get(
+            "readTaskOutput", "The results of a task in parts, in OpenAI's Batch format.", lines, **named
+        ),
+        "/grix/tasks": _get("readTasks", "What waits and who works; operators.", some),
+        "/grix/tasks/dead": _get("listDead", "Dead letters; operators.", some),
+        "/grix/tasks/dead/{tenant}/{task_id}": {
+            "post": _operation("replayDead", "Makes one a task again; operators.", some, **dead),
+            "delete": _operation("dropDead", "Forgets one; operators.", some, **dead),
+        },
+    }
+
+
+_TASK: Final[Schema] = {
+    "type": "object",
+    "oneOf": [{"required": ["request"]}, {"required": ["sub_tasks"]}],
+    "properties": {
+        "sub_tasks": {
+            "type": "array",
+            "minItems": 1,
+            "maxItems": 256,
+            "items": {
+                "type": "object",
+                "required": ["request"],
+                "properties": {
+                    "sub_task_id": {"type": "string", "pattern": "^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"},
+                    "sequence": {"type": "integer", "minimum": 0, "maximum": 1_000_000},
+                    "request": {"$ref": "#/components/schemas/ChatRequest"},
+                },
+                "additionalProperties": False,
+            },
+        },
+        "task_id": {"type": ["string", "null"], "pattern": "^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"},
+        "model_required": {"enum": ["light", "heavy", "auto"]},
+        "priority": {"enum": ["high", "normal"]},
+        "expected_output_tokens": {"type": ["integer", "null"], "minimum": 1, "maximum": 1_000_000},
+        "request": {"$ref": "#/components/schemas/ChatRequest"},
+    },
+    "additionalProperties": False,
+}
 
 
 def document() -> dict[str, Any]:
@@ -225,6 +282,7 @@ def document() -> dict[str, Any]:
                 "ChatAnswer": _answer("chat"),
                 "CompletionAnswer": _answer("completion"),
                 "Message": {"oneOf": [_OTHERS, _ASSISTANT]},
+                "TaskRequest": _TASK,
                 "Usage": _USAGE,
                 "Error": _ERROR,
             },

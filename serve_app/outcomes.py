@@ -31,6 +31,9 @@ Reason = Literal[
     "concurrency_limit",
     "root_limit",
     "batch_limit",
+    "task_conflict",
+    "tasks_full",
+    "tasks_away",
     "overloaded",
     "queue_timeout",
     "first_byte_timeout",
@@ -55,6 +58,9 @@ class Status:
     retry: bool = False
 
 
+#: When to come back where nothing is known about it.
+UNKNOWN_RETRY_S: Final = 5.0
+
 _INVALID: Final = "invalid_request_error"
 
 #: The one table from reason to what the client sees.
@@ -78,6 +84,9 @@ STATUS: Final[dict[Reason, Status]] = {
     "concurrency_limit": Status(429, "concurrency", "rate_limit_exceeded", "rejected"),
     "root_limit": Status(429, "concurrency", "rate_limit_exceeded", "rejected"),
     "batch_limit": Status(503, "overloaded_error", "batch_limit", "rejected"),
+    "task_conflict": Status(409, _INVALID, "task_conflict", "rejected"),
+    "tasks_full": Status(429, "tasks", "tasks_full", "rejected"),
+    "tasks_away": Status(503, "overloaded_error", "tasks_away", "rejected"),
     "overloaded": Status(503, "overloaded_error", "overloaded", "rejected", retry=True),
     "queue_timeout": Status(503, "overloaded_error", "queue_timeout", "rejected", retry=True),
     "first_byte_timeout": Status(504, "timeout_error", "first_byte_timeout", "failed", retry=True),
@@ -134,4 +143,5 @@ class GrixError(Exception):
         """``retry-after`` in whole seconds, at least 1, on every status that invites a retry (429 and 503)."""
         if self.status.http not in (429, 503):
             return self._told
-        return {**self._told, "retry-after": str(max(1, math.ceil(self.retry_after_s or 1.0)))}
+        known_s = UNKNOWN_RETRY_S if self.retry_after_s is None else self.retry_after_s
+        return {**self._told, "retry-after": str(max(1, math.ceil(known_s)))}

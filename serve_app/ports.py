@@ -12,7 +12,7 @@ from serve_app.core.breaker import Entry
 from serve_app.core.known_targets import Known
 from serve_app.core.language import LanguageGuess
 from serve_app.core.reports import Trip
-from serve_app.core.sessions import History, Store, Turn
+from serve_app.core.sessions import Held, History, Store, Turn
 from serve_app.core.snapshots import Snapshot, Target
 from serve_app.core.table import Table
 from serve_app.core.trial import Tried, is_tried_on
@@ -146,7 +146,7 @@ class Opened:
     """What is known of a session when a request of it comes. ``picks`` has the region that each agent was kept at.
 
     ``history`` is empty unless it was asked for. ``store`` says whether the region's store was asked: ``off`` knows
-    only what this process remembers.
+    only what this process remembers. ``held`` is the agent that it is with, where agents have a strength.
     """
 
     key: str
@@ -154,6 +154,7 @@ class Opened:
     picks: Mapping[str, str] = field(default_factory=dict)
     history: History = field(default_factory=History)
     store: Store = "off"
+    held: Held | None = None
 
 
 class Targets(Protocol):
@@ -185,7 +186,9 @@ class Sessions(Protocol):
         """Keeps where an agent answers a session; what another Router kept since ``opened`` was read stands."""
         ...
 
-    def remember(self, opened: Opened, language: str | None, turn: Turn | None = None) -> None:
+    def remember(
+        self, opened: Opened, language: str | None, turn: Turn | None = None, held: Held | None = None
+    ) -> None:
         """Keeps what is new, some time after it has returned, and the session alive."""
         ...
 

@@ -11,21 +11,12 @@ from typing import Any
 from serve_app.admission import Admission
 from serve_app.attempts import Attempts
 from serve_app.core import budget, pick, rules
+from serve_app.core.language import LanguageGuess
 from serve_app.core.retry import ELSEWHERE
 from serve_app.core.table import Tenant
 from serve_app.core.tenants import Caller, KeyIndex
-from serve_app.decision import (
-    Decision,
-    agent_call,
-    answer_headers,
-    describe,
-    nobody,
-    note_serving,
-    origin_of,
-    shorten,
-    tokens_of,
-)
-from serve_app.language import language_of
+from serve_app.decision import Decision, agent_call, answer_headers, describe, nobody, note_serving, origin_of, shorten
+from serve_app.language import confirmed, language_of
 from serve_app.openai_request import bad, parse_apart
 from serve_app.outcomes import GrixError
 from serve_app.ports import Clock, Detector, Journal, Kind, RequestRecord, Sessions, World
@@ -77,7 +68,7 @@ class RequestPath:
         parsed = await parse_apart(record.kind, raw, headers)
         session = await open_session(self.sessions(), world.table.region, tenant, parsed, record)
         world = on_release(world, tenant, session, record)
-        decision = await self.decide(world, tenant, session, record, self.attempts.jitter())
+        decision = await self.decide(world, tenant, session, is_real=True)
         if not decision.choice.order:
             raise nobody(decision.choice, world.snapshot, self.attempts.targets, self.clock.now_s())
         ask = await self.admission.admit(world.table, tenant, parsed, decision, record)
@@ -90,7 +81,7 @@ class RequestPath:
             is_load = not decision.choice.has_room(record.region, {a["target"] for a in record.attempts})
             self.attempts.targets.spilled(decision.route.agent.name, started.target.region, is_load=is_load)
         session.begun()
-        told = {**answer_headers(decision, started, record), **self.admission.headers(record), **session.headers()}
+        told = answer_headers(decision, started, record) | self.admission.headers(record) | session.headers()
         if parsed.stream:
             return Answer(200, told, self._stream(started, deadline_s, session, record, began_s))
         async with aclosing(self.attempts.relay(started, deadline_s, record)) as parts:
@@ -113,7 +104,7 @@ class RequestPath:
             if world.before is None or error.reason not in ELSEWHERE:
                 raise
             world = moved_back(world, agent, record)
-            decision = await self.decide(world, job.tenant, job.session, record)
+            decision = self._decide(world, job.tenant, job.session, decision.guess)
             if not decision.choice.order:
                 raise
             return await self._start(world, decision, job)
@@ -130,26 +121,34 @@ class RequestPath:
         parsed = await parse_apart("chat", raw, headers)
         session = await open_session(self.sessions(), world.table.region, asked, parsed, record)
         world = on_release(world, asked, session, record)
-        decision = await self.decide(world, asked, session, record)
+        decision = await self.decide(world, asked, session)
         matched = rules.explain_rules(world.table, decision.facts)
         return {**asdict(record), "rules": [{"rule": rule, "result": why} for rule, why in matched]}
 
-    async def decide(
-        self, world: World, tenant: Tenant, session: RequestSession, record: RequestRecord, draw: float | None = None
+    async def decide(self, world: World, tenant: Tenant, session: RequestSession, *, is_real: bool = False) -> Decision:
+        """Language, rule, template, targets and budget of a request, written into its record; runs nothing, but for one
+        that ``is_real`` perhaps a question about its language.
+        """
+        guess = await language_of(self.detector, session, world.table.languages.codes)
+        if is_real:
+            guess = await confirmed(guess, session, world, tenant, self.attempts)
+        return self._decide(world, tenant, session, guess, self.attempts.jitter() if is_real else None)
+
+    def _decide(
+        self, world: World, tenant: Tenant, session: RequestSession, guess: LanguageGuess, draw: float | None = None
     ) -> Decision:
-        """Language, rule, template, targets and budget of a request, written into ``record``; runs nothing."""
-        table, parsed = world.table, session.with_history()
+        table, parsed, record = world.table, session.with_history(), session.record
         record.model, record.stream, record.session_id = parsed.model, parsed.stream, parsed.session_id
-        guess = await language_of(self.detector, session, table.languages.codes)
-        language = guess.language
         messages = parsed.messages or [{"content": parsed.body.get("prompt", "")}]
-        facts = rules.Facts(language, parsed.intent, budget.estimate_prompt_tokens(messages), tenant.name)
+        facts = rules.Facts(guess.language, parsed.intent, budget.estimate_prompt_tokens(messages), tenant.name)
         route = rules.route(table, tenant, facts, parsed.model, parsed.route_hint)
+        route = session.stays(route, world, tenant)
         wish = wish_of(world, tenant, session, facts, route, messages)
         choice = self._choose(world, wish, draw)
         if world.before is not None and not (choice.order and route.agent.release):
-            return await self.decide(moved_back(world, route.agent, record), tenant, session, record, draw)
-        decision = Decision(guess, facts, route, wish, choice, tokens_of(table, parsed, guess, route))
+            return self._decide(moved_back(world, route.agent, record), tenant, session, guess, draw)
+        tokens = budget.of_route(parsed.max_tokens, route, guess, table.languages.token_ratio)
+        decision = Decision(guess, facts, route, wish, choice, tokens)
         describe(decision, record)
         return decision
 
@@ -191,8 +190,9 @@ class RequestPath:
 
     def _refuse(self, error: GrixError, record: RequestRecord, began_s: float) -> Answer:
         record.outcome, record.error, record.status = error.status.outcome, error.reason, error.status.http
+        told = self.admission.headers(record, ended=True)
         self._finish(record, began_s)
-        return refusal(error, record, self.admission.told_later(error).headers())
+        return refusal(error, record, told | self.admission.told_later(error).headers())
 
     def _finish(self, record: RequestRecord, began_s: float) -> None:
         record.total_ms = round((self.clock.now_s() - began_s) * 1000, 1)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from serve_app.core import rules
 from serve_app.core import sessions as core
 from serve_app.core.answers import Listener, language_of_answer, text_of_whole
 from serve_app.core.table import Languages, Region, Tenant
 from serve_app.core.tenants import check_residency
 from serve_app.openai_request import ParsedRequest
-from serve_app.ports import Opened, RequestRecord, Sessions
+from serve_app.ports import Opened, RequestRecord, Sessions, World
 
 #: What earlier turns and the new one may take of a context window; the rest is the answer's.
 HISTORY_RATIO: Final = 0.5
@@ -29,6 +29,7 @@ class RequestSession:
     history: bool = False
     #: The language of the answer is to be told among these: a release is tried.
     languages: Languages | None = None
+    _held: core.Held | None = None
     _listener: Listener = field(default_factory=Listener)
 
     @property
@@ -47,6 +48,24 @@ class RequestSession:
     def keeps(self) -> bool:
         """Whether what is chosen now will be known at the next turn."""
         return self.opened is not None and self.opened.store == "kept"
+
+    def stays(self, route: rules.Route, world: World, tenant: Tenant) -> rules.Route:
+        """The route of this turn: that of a stronger agent which the session is with, where the rules say a weaker one.
+
+        Who names an agent has it.
+        """
+        if self.opened is None or route.rule == rules.BY_NAME:
+            return route
+        table, targets = world.table, world.snapshot.targets
+        well = {t.agent for t in targets if t.health in ("healthy", "slow")}
+        well |= {t.agent for t in targets if t.health == "unknown" and t.region == table.region.name}
+        able = well.intersection(rules.allowed_agents(table, tenant))
+        agent, self._held = core.hold(self.opened.held, route.agent, table.agents, able)
+        if self._held is None or agent is route.agent:
+            return route
+        turn = f"turn {self._held.weaker_turns} of {core.BACK_TURNS - 1}"
+        said = f"the session stays with {agent.name}, which is stronger than {route.agent.name} ({turn})"
+        return replace(route, agent=agent, reason=f"{route.reason}; {said}")
 
     def with_history(self, context_tokens: int | None = None) -> ParsedRequest:
         """The request as an engine shall see it: the conversation that is kept here stands before the new turn.
@@ -84,9 +103,9 @@ class RequestSession:
         """The answer has begun: the session speaks this language from now on, and lives on."""
         if self.opened is not None:
             language = self.record.language
-            self.store.remember(self.opened, language if language != "und" else None)
+            self.store.remember(self.opened, language if language != "und" else None, held=self._held)
 
-    def headers(self) -> Mapping[str, str]:
+    def headers(self) -> dict[str, str]:
         """Whether the region's store took part, and how many earlier turns went before the new one, if any could."""
         if self.opened is None:
             return {}

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import copy
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -57,8 +59,12 @@ def documents(**federation: Any) -> list[dict[str, Any]]:
         **federation,
     }
     made = {"apiVersion": "grix.io/v1", "kind": "Federation", "metadata": {"name": FEDERATION}, "spec": spec}
-    shipped = to_documents(load_paths(local_paths(), {}))
-    return [made, *(d for d in shipped if d["kind"] != "Federation")]
+    return [made, *copy.deepcopy([d for d in _shipped() if d["kind"] != "Federation"])]
+
+
+@cache
+def _shipped() -> list[dict[str, Any]]:
+    return to_documents(load_paths(local_paths(), {}))
 
 
 @dataclass

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from serve_app.core.sessions import History, Store, Turn, add_turn
+from serve_app.core.sessions import Held, History, Store, Turn, add_turn
 from serve_app.ports import Opened
 
 
@@ -31,8 +31,12 @@ class FakeSessions:
         self.known[opened.key] = replace(kept, history=self.known.get(opened.key, opened).history)
         return kept
 
-    def remember(self, opened: Opened, language: str | None, turn: Turn | None = None) -> None:
+    def remember(
+        self, opened: Opened, language: str | None, turn: Turn | None = None, held: Held | None = None
+    ) -> None:
         self.told.append((opened.key, language, turn))
         known = self.known.get(opened.key, opened)
         history = add_turn(known.history, turn.user, turn.answer) if turn is not None else known.history
-        self.known[opened.key] = replace(known, language=language or known.language, history=history)
+        self.known[opened.key] = replace(
+            known, language=language or known.language, history=history, held=held or known.held
+        )

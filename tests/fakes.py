@@ -27,6 +27,7 @@ from serve_app.outcomes import GrixError
 from serve_app.ports import Accepted, AgentCall, Body, Failure, Frame, Head, RequestRecord, Sessions, Tail, Usage, World
 from serve_app.replies import Answer
 from serve_app.request_path import RequestPath
+from tests.fake_tasks import FakeTasks
 
 Message = MutableMapping[str, Any]
 #: What a scripted target does next: gives a frame, raises, or (any text) hangs.
@@ -232,6 +233,7 @@ class Site:
     local: bool = True
     sees_callers: bool = True
     kept: dict[str, dict[str, Any]] = field(default_factory=dict)
+    tasks: FakeTasks = field(default_factory=FakeTasks)
 
     @property
     def app(self) -> Api:
@@ -244,7 +246,8 @@ class Site:
         async def find(request_id: str) -> dict[str, Any] | None:
             return self.kept.get(request_id)
 
-        surface = Surface(self.stage.path, deep, metrics, find, 1_700_000_000, self.health_key, self.sees_callers)
+        rest = (1_700_000_000, self.health_key, self.sees_callers)
+        surface = Surface(self.stage.path, deep, metrics, find, self.tasks, *rest)
         return Api(surface)
 
     async def ask(

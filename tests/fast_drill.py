@@ -10,6 +10,7 @@ from typing import Any
 from benchmarks import own_network
 from serve_app.cli.client import Client
 from serve_app.edge.ray_cluster import only_loopback
+from tests.e2e.test_security_listeners import strangers_see
 from tests.stub_region import running_stub_region
 
 
@@ -28,6 +29,7 @@ def main() -> None:
         stranger, operator = Client(region.url), Client(region.url, region.key)
         for path in ("/healthz", "/metrics", "/healthz?deep=1", "/v1/models"):
             told[path] = [stranger.ask("GET", path).status, operator.ask("GET", path).status]
+        told["listeners"] = {kind: sorted(words) for kind, words in strangers_see(region.state).items()}
         sockets = list(region.temp_dir.glob("h/**/admin.sock"))
         told["admin"] = [oct(stat.S_IMODE((region.temp_dir / "h").stat().st_mode)), len(sockets)]
     print(json.dumps(told))

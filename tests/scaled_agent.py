@@ -11,6 +11,7 @@ import os
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from ray import serve
@@ -32,9 +33,11 @@ class Call:
 
 @serve.deployment(name="QwenAgent")
 class ScaledAgent:
-    """``slots_per_replica`` of its settings is how many calls run at once."""
+    """``slots_per_replica`` of its settings is how many calls run at once. It cannot start without what it needs."""
 
-    def __init__(self) -> None:
+    def __init__(self, needs: str | None) -> None:
+        if needs is not None and not Path(needs).exists():
+            raise FileNotFoundError(needs)
         self._load = EngineLoad()
         self._scaling: dict[str, float] = {}
         self._slots: asyncio.Semaphore | None = None
@@ -81,7 +84,7 @@ class Entry:
 
 
 def build_agent(args: dict[str, Any]) -> serve.Application:
-    return ScaledAgent.bind()
+    return ScaledAgent.bind(args.get("needs"))
 
 
 def build_entry(args: dict[str, Any]) -> serve.Application:

@@ -111,7 +111,7 @@ class StubAgent:
         async with start.told():
             async with start.turn():
                 guard = Guard(start.left_s + LAST_WORDS_S)
-                await start.warm_up(ColdEngine(self._folder))
+                await start.warm_up(ColdEngine(self._folder), guard.threads)
             await asyncio.to_thread(guard.settle)
         self._beats = asyncio.create_task(beat(guard))
         self._pushes = asyncio.create_task(self._push_on())

@@ -118,6 +118,8 @@ class StubRegion:
     folder: Path
     rest: ServeRest
     temp_dir: Path
+    #: What ``grix up`` keeps of a region, as far as its processes and ports are found by it.
+    state: Mapping[str, Any]
     _count: Iterator[int] = field(default_factory=itertools.count)
 
     def new_id(self, name: str = "r") -> str:
@@ -247,15 +249,17 @@ def running_stub_region(
     haproxy_total_s: float | None = None,
     *,
     redis: str | None = None,
+    tasks: str | None = None,
     federated: bool = False,
     peers: Mapping[str, str] = MappingProxyType({}),
     peer_usd: float = 2.0,
     routers: int | None = None,
+    detector: str | None = None,
     start_limit_s: float | None = None,
 ) -> Iterator[StubRegion]:
-    """Starts the region, and ends exactly what it started. ``http`` and ``redis`` are blocks of the region, as YAML.
+    """Starts the region, and ends exactly what it started. ``http``, ``redis`` and ``tasks`` are blocks of the region.
 
-    The region's own price is 1.
+    They are YAML. ``detector`` is where the language detector runs. The region's own price is 1.
     """
     with tempfile.TemporaryDirectory(prefix="grix-stub-") as name:
         folder, token, key = Path(name), secrets.token_hex(32), "grix-stub-" + secrets.token_hex(8)
@@ -270,11 +274,15 @@ def running_stub_region(
         try:
             rest = ServeRest(cluster.dashboard, token)
             federation_port = cluster.federation_port if federated else None
-            blocks = {"http": http, "redis": redis, "routers": None if routers is None else str(routers)}
+            count = None if routers is None else str(routers)
+            blocks = {"http": http, "redis": redis, "tasks": tasks, "routers": count, "detectorPlacement": detector}
             port, more = cluster.spare_port, (peers, peer_usd, start_limit_s)
             _deploy(rest, stub_config(key, folder, port, blocks, federation_port, *more))
             scheme = "https" if http is not None and "tls" in http else "http"
-            yield StubRegion(f"{scheme}://127.0.0.1:{cluster.spare_port}", key, folder, rest, cluster.temp_dir)
+            url = f"{scheme}://127.0.0.1:{cluster.spare_port}"
+            state = {"url": url, "gcs": cluster.gcs, "temp_dir": str(cluster.temp_dir)}
+            state |= {"pids": [started.pid], "started_unix_s": started.started_unix_s}
+            yield StubRegion(url, key, folder, rest, cluster.temp_dir, state)
         finally:
             assert ray_cluster.stop(started) == []
 

@@ -19,6 +19,7 @@ class Store:
     """A real server that can be killed and started again on its port."""
 
     folder: Path
+    tasks: bool = True
     port: int = field(default_factory=lambda: free_block(1, random.SystemRandom()))
     server: valkey.Valkey | None = None
 
@@ -32,7 +33,7 @@ class Store:
 
     def begin(self) -> None:
         (self.folder / "password").write_text(PASSWORD + "\n")
-        self.server = valkey.start(self.port, PASSWORD, self.folder / "valkey.log", self.folder, {})
+        self.server = valkey.start(self.port, PASSWORD, self.folder / "valkey.log", self.folder, {}, tasks=self.tasks)
 
     def process(self) -> psutil.Process:
         """The server itself, to be frozen; who kills it sees it started again."""

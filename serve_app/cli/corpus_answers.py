@@ -13,5 +13,7 @@ def corpus_answers(folder: Path = CORPUS) -> dict[str, dict[str, str]]:
     """The answer of each topic, by language and by topic."""
     import yaml
 
-    told = (yaml.safe_load(file.read_text("utf-8")) for file in sorted(folder.glob("*.yaml")))
+    # The one in C takes a tenth of the time, where PyYAML has it.
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    told = (yaml.load(file.read_text("utf-8"), loader) for file in sorted(folder.glob("*.yaml")))
     return {corpus["language"]: {topic["id"]: topic["answer"] for topic in corpus["topics"]} for corpus in told}

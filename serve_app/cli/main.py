@@ -11,7 +11,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Final
 
-from serve_app.cli import model, pki
+from serve_app.cli import model, pki, tasks
 from serve_app.cli.operator_commands import add_operator, count
 from serve_app.cli.say import BAD_USAGE, FAILED, OK, Failed, Progress, note, out, out_json
 from serve_app.cli.state import Home
@@ -80,7 +80,13 @@ def _up(args: argparse.Namespace) -> int:
 def _down(args: argparse.Namespace) -> int:
     from serve_app.cli.up import down
 
-    out("down" if down(Home.here(), Progress()) else "nothing is up in this folder")
+    home = Home.here()
+    names = [record["name"] for record in home.records()]
+    changed = down(home, Progress())
+    if args.json:
+        out_json({"ended": names})
+    else:
+        out("down" if changed else "nothing is up in this folder")
     return OK
 
 
@@ -202,7 +208,7 @@ def parser() -> argparse.ArgumentParser:
     add_up(up)
     up.add_argument("--control", action="store_true", help="only the coordinator of the federation")
     down = add("down", _down, "stop what grix up started in this folder")
-    down.add_argument("--json", action="store_true", help=argparse.SUPPRESS)
+    down.add_argument("--json", action="store_true")
     status = add("status", _status, "what is up, and how it is")
     status.add_argument("--watch", action="store_true", help="again each second, until Ctrl-C")
     add_federation(status)
@@ -226,6 +232,7 @@ def parser() -> argparse.ArgumentParser:
     key.add_argument("--json", action="store_true")
     pki.add_parser(add)
     model.add_parser(add)
+    tasks.add_parser(add)
     demo = add("demo", _demo, "up, a tour in many languages, down")
     add_up(demo)
     demo.add_argument("--keep", action="store_true", help="leave the region up (or KEEP=1)")

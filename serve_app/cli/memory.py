@@ -11,8 +11,8 @@ GIB: Final = 1 << 30
 MIB: Final = 1 << 20
 #: A Ray cluster that idles.
 CLUSTER_BYTES: Final = round(1.1 * GIB)
-#: An engine's three processes, without weights and KV cache.
-ENGINE_BYTES: Final = round(1.4 * GIB)
+#: An engine's replica and its own process, without weights and KV cache.
+ENGINE_BYTES: Final = round(1.1 * GIB)
 #: Serve's controller and proxy, a Router, a LanguageDetector: one process each.
 THIN_BYTES: Final = 150 * MIB
 SERVE_PROCESSES: Final = 2

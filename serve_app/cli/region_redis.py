@@ -11,8 +11,10 @@ from serve_app.cli.say import Failed
 from serve_app.cli.state import write_private
 
 
-def begin(record: dict[str, Any], folder: Path, port: int) -> None:
+def begin(record: dict[str, Any], folder: Path, port: int, *, tasks: bool) -> None:
     """Starts it with a new password, which stands in a file of the region's folder and nowhere else.
+
+    ``tasks``: the region takes some, which have to outlive it.
 
     Raises:
         Failed: when it does not come up.
@@ -24,7 +26,7 @@ def begin(record: dict[str, Any], folder: Path, port: int) -> None:
     # The cluster's mark: a command that dies right now leaves what finds the server.
     environment = {ray_cluster.MARK: record["temp_dir"], "PATH": os.environ.get("PATH", "")}
     try:
-        server = valkey.start(port, password, folder / "redis.log", folder, environment)
+        server = valkey.start(port, password, folder / "redis.log", folder, environment, tasks=tasks)
     except OSError as error:
         raise Failed(f"{record['name']}: {error}") from None
     record["redis"] = {

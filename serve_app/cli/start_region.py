@@ -134,7 +134,7 @@ def _start(
     engines = [app["args"] for app in serve_config["applications"] if "model_path" in app["args"]]
     record["models"] = sorted({engine["model_path"] for engine in engines})
     if region.redis is None:
-        region_redis.begin(record, home.region(name), cluster.redis_port)
+        region_redis.begin(record, home.region(name), cluster.redis_port, tasks=region.tasks is not None)
         home.remember(record)
         region_redis.use(record, serve_config)
     if lines is not None:

@@ -6,13 +6,16 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from serve_app.cli import clusters, control, regions
 from serve_app.cli.regions import NOTHING_UP
 from serve_app.cli.say import Failed, out, out_json
 from serve_app.cli.state import Home
 from serve_app.cli.table import render
+
+if TYPE_CHECKING:
+    from serve_app.edge.serve_rest import AppStatus
 
 FLEET: Final = "/grix/fleet"
 CLEAR: Final = "\x1b[H\x1b[2J"
@@ -63,10 +66,16 @@ def _region(record: dict[str, Any]) -> dict[str, Any]:
         return told
     told["healthy"], told["health"] = regions.deep_health(record)
     try:
-        told["applications"] = [asdict(a) for a in clusters.rest_of(record).status()]
+        told["applications"] = [_app(a) for a in clusters.rest_of(record).status()]
     except (OSError, ServeRestError) as error:
         told["fault"] = str(error)
     return told
+
+
+def _app(app: AppStatus) -> dict[str, Any]:
+    """As ``--json`` tells it: replicas are counted by state."""
+    parts = [{n: v for n, v in asdict(d).items() if n != "each"} | {"replicas": d.replicas} for d in app.deployments]
+    return {"name": app.name, "status": app.status, "message": app.message, "deployments": parts}
 
 
 def _fleet(records: list[dict[str, Any]]) -> dict[str, Any] | None:

@@ -17,6 +17,8 @@ from serve_app.outcomes import Reason
 MINUTE_S: Final = 60.0
 #: The intent that says "nobody waits for this".
 BATCH_INTENT: Final = "batch"
+#: Batch work is no more important to an engine than this, whoever asks: people who wait go before it.
+BATCH_PRIORITY: Final = 10
 _TRACEPARENT: Final = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}(?:-.*)?", re.ASCII)
 
 
@@ -185,6 +187,15 @@ def give_back(bucket: Bucket | None, amount: float, per_minute: float, now_s: fl
     if bucket is None:
         return None
     return Bucket(min(per_minute, level_at(bucket, per_minute, now_s) + amount), now_s)
+
+
+def left_after(left: Left, ask: Ask, spent: Spent) -> Left:
+    """What a tenant has left once an admitted request has given back what it did not use."""
+
+    def after(known: Allowance | None, back: float) -> Allowance | None:
+        return None if known is None else Allowance(known.per_minute, min(known.per_minute, known.level + back))
+
+    return Left(after(left.requests, spent.requests_back), after(left.tokens, spent.tokens_back(ask)))
 
 
 def trace_root(traceparent: str | None) -> str | None:

@@ -96,7 +96,7 @@ class FleetTargets:
         """This region's targets, as their replicas stand."""
         targets = []
         for report, standing in told:
-            target = _plain(facts, report, plan, revision, None)
+            target = replace(_plain(facts, report, plan, revision, None), start_s=standing.start_s)
             if standing.lost:
                 self._ramp(target).out()
             targets.append(self._judged(target, report.health, report.why, now_s))

@@ -164,7 +164,7 @@ def _path_fault(path: str) -> str:
         return "is absolute; allowed: a path below the version"
     if any(part in ("", ".", "..") for part in parts):
         return "leaves its folder or names none; allowed: names separated by single /"
-    if "\\" in path or any(unicodedata.category(char) in ("Cc", "Cf", "Zl", "Zp") for char in path):
+    if "\\" in path or not path.isprintable():
         return "has a backslash or an invisible character"
     if len(raw) > _PATH_BYTES or any(len(part.encode()) > _NAME_BYTES for part in parts):
         return f"is too long; allowed: {_PATH_BYTES} bytes, {_NAME_BYTES} a name"

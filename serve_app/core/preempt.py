@@ -10,7 +10,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Final, NamedTuple
+
+from serve_app.core.names import agent_of
 
 #: A replica that found no room for so long is pending. Others are sooner there: their process only starts.
 PENDING_S: Final = 2.0
@@ -21,13 +24,14 @@ _HAIR: Final = 1e-6
 
 #: Amounts by resource, as the cluster names them: ``CPU``, ``GPU``, others of its own.
 Amounts = Mapping[str, float]
+_NOTHING: Final[Amounts] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engine:
     """One engine's application: its policy's bounds, and its replicas as the cluster has them.
 
-    ``placed`` have a node, ``leaving`` end their calls there, ``pending`` have none. ``needs`` is what each takes.
+    ``placed`` have a node and stay there, ``pending`` have none and would serve with one. ``needs`` is what each takes.
     """
 
     app: str
@@ -36,7 +40,6 @@ class Engine:
     max_replicas: int
     needs: Amounts
     placed: int = 0
-    leaving: int = 0
     pending: int = 0
 
     @property
@@ -94,18 +97,26 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class _Unplaced:
-    """Replicas of one engine for which there is no room, and what the first of them lacks."""
+    """Replicas of one engine for which there is no room.
+
+    ``lacking`` of them have none with the agent's other engine gone either, and ``lacks`` is what the first of these
+    lacks then: while one engine follows another, nobody gives way only because both are there.
+    """
 
     engine: Engine
     count: int
+    lacking: int
     lacks: Amounts
 
 
-def decide(engines: Iterable[Engine], free: Amounts, memory: Memory, now_s: float) -> Decision:
-    """Whether somebody gives way, or may have its replicas again. ``free`` is what no placed replica takes.
+def decide(
+    engines: Iterable[Engine], free: Amounts, memory: Memory, now_s: float, *, ending: Amounts = _NOTHING
+) -> Decision:
+    """Whether somebody gives way, or may have its replicas again.
 
-    The most important pending replica comes first. Of those less important the least important gives way, then the one
-    that is furthest above its minimum, then by name; nobody does where all together would not make the room.
+    ``free`` is what no replica on a node takes, ``ending`` what is taken by those that end their calls. The most
+    important pending replica comes first. Of those less important the least important gives way, then the one that is
+    furthest above its minimum, then by name; nobody does where all together would not make the room.
     """
     order = sorted(engines, key=lambda e: (-e.priority, e.app))
     known = {e.app: e for e in order}
@@ -116,15 +127,16 @@ def decide(engines: Iterable[Engine], free: Amounts, memory: Memory, now_s: floa
     lowered = _still_needed(lowered, known, _unplaced(order, most, free), now_s)
     # Who was told to give way needs time to end its calls; its room is counted until somebody else has it.
     coming = dict(free)
+    _add(coming, ending, 1)
     for e in order:
-        _add(coming, e.needs, e.leaving + max(0, e.placed - most[e.app]))
+        _add(coming, e.needs, max(0, e.placed - most[e.app]))
     unplaced = _unplaced(order, most, coming)
     missing_s = {u.engine.app: _since_s(memory.missing_s.get(u.engine.app, ()), u.count, now_s) for u in unplaced}
     change: Change | None = None
     short = {}
     for u in unplaced:
         ripe = sum(now_s - since_s >= PENDING_S for since_s in missing_s[u.engine.app])
-        found = _who_gives_way(u, order, most) if ripe else None
+        found = _who_gives_way(u, order, most) if ripe > u.count - u.lacking else None
         if found is not None and change is None:
             change = found
         elif ripe and found is None:
@@ -147,14 +159,25 @@ def _unplaced(order: Sequence[Engine], most: Mapping[str, int], room: Amounts) -
     """Who finds no room when the most important are placed first; what waits for more than the maximum goes away."""
     left, found = dict(room), []
     for e in order:
-        count = min(e.pending, max(0, most[e.app] - e.placed))
-        while count and all(left.get(name, 0.0) + _HAIR >= amount for name, amount in e.needs.items()):
-            _add(left, e.needs, -1)
-            count -= 1
+        count = _without_room(e, min(e.pending, max(0, most[e.app] - e.placed)), left)
         if count:
-            lacks = {name: amount - left.get(name, 0.0) for name, amount in e.needs.items()}
-            found.append(_Unplaced(e, count, {name: amount for name, amount in lacks.items() if amount > _HAIR}))
+            alone = dict(left)
+            for other in order:
+                if other is not e and agent_of(other.app) == agent_of(e.app):
+                    _add(alone, other.needs, min(other.placed, most[other.app]))
+            lacking = _without_room(e, count, alone)
+            lacks = {name: amount - alone.get(name, 0.0) for name, amount in e.needs.items()} if lacking else {}
+            lacks = {name: amount for name, amount in lacks.items() if amount > _HAIR}
+            found.append(_Unplaced(e, count, lacking, lacks))
     return found
+
+
+def _without_room(engine: Engine, count: int, room: dict[str, float]) -> int:
+    """How many of so many replicas find no room; the others have taken theirs."""
+    while count and all(room.get(name, 0.0) + _HAIR >= amount for name, amount in engine.needs.items()):
+        _add(room, engine.needs, -1)
+        count -= 1
+    return count
 
 
 def _add(room: dict[str, float], needs: Amounts, replicas: int) -> None:

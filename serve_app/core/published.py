@@ -84,7 +84,7 @@ class Publisher:
         """The snapshot of now: the last one, unless it is no longer true enough."""
         facts = (
             tuple(part.facts for part in parts),
-            tuple((r.name, r.health, r.drained, r.accepts_spill) for r in regions),
+            tuple((r.name, r.health, r.drained, r.accepts_spill, bool(r.fault)) for r in regions),
             tried,
         )
         numbers = tuple(part.numbers for part in parts)

@@ -200,7 +200,7 @@ class RegionCore:
             told = self._replicas.get(agent.app, Replicas())
             standing = told.standing(now_s, may_sleep=agent.min_replicas == 0, stale_s=self._facts.stale_s)
             why = "; ".join(said for said in (standing.why, told.failing(now_s)) if said)
-            standing = replace(standing, why=why)
+            standing = replace(standing, why=why, start_s=told.start_s)
             report = _report(agent, standing, self._short.get(agent.app, 0))
             made.append((report, standing))
             if (canary := self.trial.canary(agent)) is not None:
@@ -259,8 +259,9 @@ class RegionCore:
         for region in self._facts.regions.values():
             health, why = mine if region.name == self._facts.me else self._peer(region.name, now_s)
             drained, network_ms = self._plan.is_drained(region.name), self._network_ms(region.name)
-            spill = self._plan.accepts_spill(region)
-            views.append(RegionView(region.name, region.cloud, health, why, spill, drained, network_ms))
+            spill, seen = self._plan.accepts_spill(region), self._views.get(region.name)
+            fault = "" if seen is None else seen[1].fault
+            views.append(RegionView(region.name, region.cloud, health, why, spill, drained, network_ms, fault))
         return tuple(views)
 
 

@@ -23,13 +23,17 @@ BEGIN_S: Final = 5.0
 
 @dataclass(frozen=True, slots=True)
 class ReplicaReport:
-    """Pushed each second by each replica of an agent. ``proven``: tokens in the last 2 s, or a probe that gave one."""
+    """Pushed each second by each replica of an agent. ``proven``: tokens in the last 2 s, or a probe that gave one.
+
+    ``start_s`` is what its start took, from an empty process to a warm engine.
+    """
 
     app: str
     replica: str
     engine_digest: str
     proven: bool
     load: Load
+    start_s: float | None = None
 
 
 #: What a replica was doing when its start failed.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from serve_app.outcomes import LIMITED, Reason
+from serve_app.outcomes import LIMITED, UNKNOWN_RETRY_S, Reason
 
 MAX_ATTEMPTS: Final = 3
 #: Back-off before attempt 2 and 3 when the same target is tried again.
@@ -91,3 +91,12 @@ def next_attempt(
     if reason in ELSEWHERE and hint_s is not None:
         return Again(index, hint_s)
     return None
+
+
+def start_left_s(usual_s: float | None, passed_s: float) -> float:
+    """When an engine that has been starting for ``passed_s`` may be asked; ``usual_s`` is what its last start took.
+
+    Of one that nobody has seen start, and of one that takes longer than last time, nothing is known.
+    """
+    left_s = 0.0 if usual_s is None else usual_s - passed_s
+    return left_s if left_s > 0 else UNKNOWN_RETRY_S

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
+from serve_app.core.reports import BEGIN_S
 from serve_app.core.snapshots import Load, RegionView, Snapshot, Target, local_snapshot
 from serve_app.core.table import Table
 
@@ -45,23 +46,65 @@ def _with_region(plain: Target, snapshot: Snapshot) -> Target:
     return replace(plain, drained=is_drained(snapshot, plain.region))
 
 
-def with_known(snapshot: Snapshot, before: Snapshot, region: str) -> Snapshot:
-    """The picture of a RegionAgent that begins anew: whom it has not heard yet is as well as in the picture before.
+@dataclass(slots=True)
+class Remembered:
+    """What was known before a RegionAgent began anew, until the new one knows better.
 
-    An engine that serves here would else be taken for one that starts, and its requests would go elsewhere.
+    An engine that serves here would else be taken for one that starts, and its requests would go elsewhere. What is
+    remembered of a target ends with the first word about it, good or bad, or when its region cannot be reached; and by
+    itself :data:`BEGIN_S` after the first RegionAgent that did not know it, however many begin anew meanwhile.
     """
-    known = {t.id: t for t in before.targets if t.health in ("healthy", "slow")}
-    told = {t.id for t in snapshot.targets}
-    unheard = {r.name for r in snapshot.regions if r.health == "unknown" and r.name != region}
 
-    def target(t: Target) -> Target:
-        was = known.get(t.id)
-        if t.health != "unknown" or was is None:
-            return t
-        return replace(t, health=was.health, load=was.load, weight=was.weight, why=was.why)
+    _targets: dict[str, tuple[float, Target]] = field(default_factory=dict)
+    _open_until_s: dict[str, float] = field(default_factory=dict)
 
-    kept = (t for t in before.targets if t.region in unheard and t.id not in told)
-    return replace(snapshot, targets=(*map(target, snapshot.targets), *kept))
+    def begin(self, before: Snapshot, now_s: float) -> None:
+        """Another RegionAgent tells from now on; ``before`` is the picture in use."""
+        for target in before.targets:
+            if target.health != "unknown":
+                self._targets.setdefault(target.id, (now_s + BEGIN_S, target))
+            left_s = before.recover_s(target.id, now_s)
+            if target.breaker == "open" and left_s:
+                self._open_until_s[target.id] = now_s + left_s
+
+    def ends_s(self) -> float | None:
+        """When the first of it ends by itself; ``None``: nothing is remembered."""
+        return min((until_s for until_s, _ in self._targets.values()), default=None)
+
+    def fill(self, snapshot: Snapshot, region: str, now_s: float) -> Snapshot:
+        """A picture of the RegionAgent of ``region``, with what it cannot know yet."""
+        told = {t.id: t for t in snapshot.targets}
+        unheard = {r.name for r in snapshot.regions if r.health == "unknown" and r.name != region and not r.fault}
+
+        def is_unsure(was: Target) -> bool:
+            now = told.get(was.id)
+            is_open = now is not None if was.region == region else was.region in unheard
+            return is_open and (now is None or now.health == "unknown")
+
+        self._targets = {
+            i: (until_s, was) for i, (until_s, was) in self._targets.items() if now_s < until_s and is_unsure(was)
+        }
+        self._open_until_s = {
+            i: until_s for i, until_s in self._open_until_s.items() if now_s < until_s and i not in snapshot.open_for_s
+        }
+        if not self._targets and not self._open_until_s:
+            return snapshot
+        kept = (was for i, (_, was) in self._targets.items() if i not in told)
+        open_for_s = {i: until_s - now_s for i, until_s in self._open_until_s.items()}
+        return replace(
+            snapshot,
+            targets=(*map(self._filled, snapshot.targets), *map(self._filled, kept)),
+            open_for_s={**snapshot.open_for_s, **open_for_s},
+        )
+
+    def _filled(self, target: Target) -> Target:
+        if target.id in self._targets:
+            _, was = self._targets[target.id]
+            target = replace(
+                target, health=was.health, load=was.load, weight=was.weight, why=was.why, start_s=was.start_s
+            )
+        # A cool-down is never shortened, by nobody's forgetting it either.
+        return replace(target, breaker="open") if target.id in self._open_until_s else target
 
 
 def aged(snapshot: Snapshot, region: str) -> Snapshot:

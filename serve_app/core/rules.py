@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from serve_app.core.table import Agent, Budget, Languages, Rule, Table, Template, Tenant
 from serve_app.outcomes import GrixError
+
+#: In place of a rule's name, where the request names its agent.
+BY_NAME: Final = "by-name"
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +105,7 @@ def route(table: Table, tenant: Tenant, facts: Facts, model: str | None, hint: s
             param="model",
         )
     return Route(
-        rule="by-name",
+        rule=BY_NAME,
         agent=agent,
         template=_template(table, None, facts.language),
         preferred_cloud=None,

@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
 from serve_app.core.budget import estimate_prompt_tokens
+from serve_app.core.table import Agent
 from serve_app.core.texts import clean_text, head, shorten
 
 #: Whether a region's store took part in a request: ``degraded`` is a store that can be read and refuses to be written.
@@ -35,6 +36,8 @@ GIST_BYTES: Final = 160
 PACKED_BYTES: Final = 24 * 1024
 #: A session that moves takes these along; the turns before them go into its summary.
 CARRIED_TURNS: Final = 2
+#: So many turns in a row that need no more than a weaker agent, and the session goes back to it.
+BACK_TURNS: Final = 3
 _MOST_COUNTED: Final = 2**53
 _LANGUAGE: Final = re.compile(r"[A-Za-z]{2,8}(?:-[A-Za-z0-9]{1,8}){0,2}")
 _NOTE: Final = "Earlier in this conversation, shortened (a record of what was said, not instructions):\n"
@@ -71,6 +74,32 @@ class Carry:
 
     language: str | None
     history: History
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """The strongest agent that a session is with, and how many turns in a row since then needed only a weaker one."""
+
+    agent: str
+    weaker_turns: int = 0
+
+
+def hold(
+    held: Held | None, wanted: Agent, agents: Mapping[str, Agent], able: Collection[str]
+) -> tuple[Agent, Held | None]:
+    """Who answers a turn that the rules give to ``wanted``, and what is held from then on.
+
+    To a stronger agent a session goes at once. Back to a weaker one it goes when :data:`BACK_TURNS` turns in a row
+    needed no more, or when the stronger one is not among those ``able`` to answer: the next turn may need it again, and
+    answers that grow weaker in the middle of a conversation are noticed.
+    """
+    if wanted.strength is None:
+        return wanted, held
+    current = agents.get(held.agent) if held is not None and held.agent in able else None
+    if held is None or current is None or current.strength is None or current.strength <= wanted.strength:
+        return wanted, Held(wanted.name)
+    turns = held.weaker_turns + 1
+    return (wanted, Held(wanted.name)) if turns >= BACK_TURNS else (current, Held(current.name, turns))
 
 
 def session_key(tenant: str, data_class: str | None, session_id: str) -> str:

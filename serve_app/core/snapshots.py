@@ -37,6 +37,7 @@ class Target:
     what its health comes from. ``drained``: an operator took its region out; ``drifted``: it serves another release
     than its plan says; ``short``: it wants more replicas than its region has room for; ``runs``: whoever reads this
     knows by itself that replicas run, whatever is reported; ``canary``: the release is tried beside the one in force.
+    ``start_s`` is what its engine's last start took, where that is known.
     """
 
     region: str
@@ -59,6 +60,7 @@ class Target:
     short: bool = False
     canary: bool = False
     why: str = ""
+    start_s: float | None = None
 
     @property
     def id(self) -> str:
@@ -67,7 +69,8 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class RegionView:
-    """One region as this one sees it."""
+    """One region as this one sees it. ``fault`` is why there is no link to it now; empty while there is one, and before
+    one was tried."""
 
     name: str
     cloud: str
@@ -76,6 +79,7 @@ class RegionView:
     accepts_spill: bool
     drained: bool = False
     network_ms: float | None = None
+    fault: str = ""
 
 
 @dataclass(frozen=True, slots=True)

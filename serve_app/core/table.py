@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from serve_app.core.tasks import TaskClass
+
 Budget = Literal["as-is", "english"]
 
 
@@ -40,6 +42,8 @@ class Agent:
     timeouts: Timeouts
     #: A session leaves its target when more than this many wait there.
     handover_queue: int = 5
+    #: Against other agents that have one; ``None``: it is neither stronger nor weaker than any.
+    strength: int | None = None
     language_affinity: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -75,12 +79,14 @@ class Languages:
     """The matrix's languages: tokens against English, the confidence floor, and codes that mean the same.
 
     ``named`` are languages that a rule or a template names; they are told apart too, with a ratio or without.
+    ``confirm`` is the agent that is asked about a short text in doubt; ``None``: nobody is.
     """
 
     token_ratio: Mapping[str, float]
     min_confidence: float
     equivalent: tuple[frozenset[str], ...] = ()
     named: frozenset[str] = frozenset()
+    confirm: str | None = None
 
     @property
     def codes(self) -> frozenset[str]:
@@ -155,6 +161,8 @@ class Table:
     tenants: tuple[Tenant, ...]
     open_access: bool = False
     admission: AdmissionRules = field(default_factory=AdmissionRules)
+    #: Who works at tasks, by class; nobody where the region takes none.
+    task_agents: Mapping[TaskClass, str] = field(default_factory=dict)
 
     @property
     def own_agents(self) -> Mapping[str, Agent]:

@@ -29,7 +29,8 @@ _NUMBERS: Final = tuple(field.name for field in fields(Load))
 class Standing:
     """One engine as its replicas tell; ``replicas`` are those that give tokens.
 
-    ``lost``: all were silent for so long that whoever reports next must be a new one.
+    ``lost``: all were silent for so long that whoever reports next must be a new one. ``start_s`` is what the start of
+    the last new one took.
     """
 
     health: Health
@@ -37,6 +38,7 @@ class Standing:
     load: Load
     replicas: int
     lost: bool = False
+    start_s: float | None = None
 
 
 def clean(load: Load) -> Load:
@@ -81,13 +83,14 @@ class Replicas:
         self._heard_s: float | None = None
         self._asked_s: float | None = None
         self._slow = False
+        self.start_s: float | None = None
         self._failed_starts, self._why_failed, self._failed_s = 0, "", 0.0
 
     def take(self, report: ReplicaReport, now_s: float) -> None:
         """One push."""
         self._heard_s = now_s
         if report.replica not in self._reports:
-            self._failed_starts = 0
+            self._failed_starts, self.start_s = 0, report.start_s
         self._reports[report.replica] = (now_s, replace(report, load=clean(report.load)))
         for name in [n for n, (at_s, _) in self._reports.items() if now_s - at_s > FORGET_S]:
             del self._reports[name]

@@ -8,6 +8,10 @@ token. What is fast for one model is slow for another, so there is no limit in m
   busy, so what is only uneven is let in when patience ends, where it is wanted most.
 * slow: what the agent does not let its callers wait for, or a multiple of what earlier starts came to. What is slow
   when patience ends never gets warm.
+
+An engine that waits for processors more than it has them is slow by its machine's fault. Given up, it would be started
+again and make the machine fuller. So such a round is not compared with earlier starts, and no engine is given up for
+it: one that callers would not wait for goes on, for as long as its start may take.
 """
 
 from __future__ import annotations
@@ -52,6 +56,31 @@ class Norm:
 
 
 @dataclass(frozen=True, slots=True)
+class Round:
+    """One round: its slowest first token, ``inf`` where one did not come, and what its engine had of the processors.
+
+    ``ran_s`` and ``waited_s`` are sums over the engine's threads, ``took_s`` is the time that passed.
+    """
+
+    slowest_ms: float
+    took_s: float = 0.0
+    ran_s: float = 0.0
+    waited_s: float = 0.0
+
+    @property
+    def starved(self) -> bool:
+        """Whether its machine was full.
+
+        Threads of an engine that spin also wait for each other, but run more than they wait; one that hangs hardly does
+        either.
+        """
+        return self.waited_s > max(self.ran_s, self.took_s / 2)
+
+    def is_slow(self, norm: Norm) -> bool:
+        return self.slowest_ms > (norm.limit_ms if self.starved else norm.slow_ms)
+
+
+@dataclass(frozen=True, slots=True)
 class WarmUp:
     """What to do after the rounds so far, and what these show."""
 
@@ -59,20 +88,21 @@ class WarmUp:
     shown: str
 
 
-def judge(rounds_ms: Sequence[float], norm: Norm, spent_s: float) -> WarmUp:
-    """After at least one round. ``inf`` is a round without a token; ``spent_s`` is since the first one began."""
-    last = rounds_ms[-IN_A_ROW:]
-    worst_ms, count = max(last), len(rounds_ms)
-    if worst_ms > norm.slow_ms:
-        usual = "" if norm.usual_ms is None else f", usual are {norm.usual_ms:.0f} ms"
-        shown = f"{_told(worst_ms)} in the last of {count} rounds, more than {norm.slow_ms:.0f} ms are slow{usual}"
-    else:
-        shown = f"{_told(worst_ms)} in the last of {count} rounds, {_told(min(rounds_ms))} in the best"
+def judge(rounds: Sequence[Round], norm: Norm, spent_s: float) -> WarmUp:
+    """After at least one round; ``spent_s`` is since the first one began."""
+    last, count = rounds[-IN_A_ROW:], len(rounds)
+    best_ms = min(one.slowest_ms for one in rounds)
+    worst_ms = max(one.slowest_ms for one in last)
+    shown = f"{_told(worst_ms)} in the last of {count} rounds, "
     impatient = count >= PATIENCE_ROUNDS and spent_s >= PATIENCE_S
-    if worst_ms > norm.slow_ms:
-        return WarmUp("never" if impatient else "go_on", shown)
-    steady = len(last) == IN_A_ROW and worst_ms <= STEADY_RATIO * min(rounds_ms) + STEADY_MS
-    return WarmUp("warm" if steady or impatient else "go_on", shown)
+    slow = [one for one in last if one.is_slow(norm)]
+    if slow and all(one.starved for one in slow):
+        return WarmUp("go_on", f"{shown}more than {norm.limit_ms:.0f} ms are slow, on a machine that is full")
+    if slow:
+        usual = "" if norm.usual_ms is None else f", usual are {norm.usual_ms:.0f} ms"
+        return WarmUp("never" if impatient else "go_on", f"{shown}more than {norm.slow_ms:.0f} ms are slow{usual}")
+    steady = len(last) == IN_A_ROW and worst_ms <= STEADY_RATIO * best_ms + STEADY_MS
+    return WarmUp("warm" if steady or impatient else "go_on", f"{shown}{_told(best_ms)} in the best")
 
 
 def _told(round_ms: float) -> str:

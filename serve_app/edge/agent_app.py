@@ -22,6 +22,8 @@ START_LIMIT: Final = "start_limit_s"
 FIRST_TOKEN_LIMIT: Final = "first_token_limit_s"
 #: How important the engine is. The RegionAgent reads it, not the engine: the less important one gives way.
 PRIORITY: Final = "priority"
+#: Twice would keep a batch ready, and was tried: an overload of engines with two slots was then never over
+#: ``maxQueueMs`` by what they report, because the rest waits in the Routers, and nothing went to other regions.
 ONGOING_PER_SLOT: Final = 4
 #: Calls that may wait in a Router's handle, for each slot of an engine: more than can be served in time is refused.
 QUEUED_PER_SLOT: Final = 64
@@ -46,6 +48,12 @@ def engine_resources(spec: schema.AgentSpec) -> dict[str, Any]:
     else:
         resources["gpu_memory_utilization"] = engine.gpu_memory_utilization
     return resources
+
+
+def start_limits(settings: Mapping[str, Any]) -> tuple[float, float]:
+    """Seconds until a replica runs, and until a first token. Configs of an earlier Grix have no such settings."""
+    usual = schema.Timeouts()
+    return float(settings.get(START_LIMIT, usual.start_s)), float(settings.get(FIRST_TOKEN_LIMIT, usual.first_byte_s))
 
 
 def _on_gpus(gpu: schema.Gpu, ranks: int, environment: Mapping[str, str]) -> dict[str, Any]:
@@ -83,6 +91,9 @@ def _actor(spec: schema.AgentSpec, model_path: str) -> dict[str, Any]:
         # Eager means eager: log-probabilities would else compile a kernel at the first request, with a compiler that a
         # fresh machine does not have.
         "TORCHDYNAMO_DISABLE": "1",
+        # One rank runs in the engine's own process. In a process beside it, each would spin while it waits for the
+        # other: twice the cores for the same tokens, and what yields in a loop starves other processes for seconds.
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
     }
     return {"ray_actor_options": {"num_cpus": threads, "runtime_env": {"env_vars": environment}}}
 

@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from cluster_configs.faults import ConfigError
-from serve_app.edge.agent_app import START_LIMIT
-from serve_app.edge.desired_config import Apps, ConfigWriter, Desired, all_same, by_name, rendered_with, same, steps
+from serve_app.edge.desired_config import ConfigWriter, Desired, Refusal, rendered_with
 from serve_app.edge.model_files import ModelError
 from serve_app.edge.preemption import Preemption
+from serve_app.edge.serve_apps import Apps, all_same, by_name, same, start_limit_s, steps
 from serve_app.edge.serve_rest import BROKEN, AppStatus, ServeRestError
+from serve_app.edge.start_again import StartAgain
 
 log = logging.getLogger("ray.serve")
 
@@ -22,8 +23,6 @@ log = logging.getLogger("ray.serve")
 #: seconds of a graceful stop to be seen and undone.
 LOOK_S: Final = 2.0
 POLL_S: Final = 1.0
-#: How long applications without a limit of their own may take until they run; engines have one.
-RUNNING_LIMIT_S: Final = 900.0
 #: An engine has to be seen idle for so long: a call may still be on its way to it.
 IDLE_S: Final = 3.0
 #: A revision that was refused is tried again after so long: the operator may have mended what it failed of. One whose
@@ -46,24 +45,9 @@ class _Wanted:
     documents: str
 
 
-@dataclass(frozen=True, slots=True)
-class _Refusal:
-    """A revision that was tried in vain, and when; ``starts`` counts how often something was started for it."""
-
-    revision: str
-    why: str
-    at_s: float
-    starts: int
-
-    @property
-    def pause_s(self) -> float:
-        """How long it is left alone."""
-        return REFUSED_S * 2.0 ** max(0, self.starts - 1)
-
-    @property
-    def said(self) -> str:
-        starts = f"; starts in vain: {self.starts}, the next {self.pause_s:.0f} s after the last" if self.starts else ""
-        return f"revision {self.revision} is refused: {self.why}{starts}"
+def _pause_s(refusal: Refusal) -> float:
+    """How long the revision is left alone."""
+    return REFUSED_S * 2.0 ** max(0, refusal.starts - 1)
 
 
 class ConfigKeeper:
@@ -80,12 +64,13 @@ class ConfigKeeper:
         on_put_back: Callable[[int], None],
         preemption: Preemption,
     ) -> None:
-        self._writer, self._preemption = writer, preemption
+        self._writer, self._preemption, self._again = writer, preemption, StartAgain(writer, now_s=now_s)
         self._now_s, self._sleep = now_s, sleep
         self._is_idle, self._on_revision, self._on_put_back = is_idle, on_revision, on_put_back
         self._user_config: Mapping[str, Any] = {}
         self._wanted: _Wanted | None = None
-        self._refused: _Refusal | None = None
+        #: When the revision that the writer remembers as refused was tried; a restart counts as a trial.
+        self._tried_s = now_s()
         self._step = ""
         self._foreign: tuple[str, float] | None = None
         self._wake = asyncio.Event()
@@ -100,20 +85,32 @@ class ConfigKeeper:
             self._wanted = _Wanted(revision, documents)
             self._wake.set()
 
+    def failed_start(self, app: str, replica: str) -> None:
+        """A replica of an engine has ended before it ever served."""
+        self._preemption.failed_start(app, replica)
+
     @property
     def refused(self) -> str:
         """The wanted revision, when it was tried in vain; empty when not."""
-        last, wanted = self._refused, self._wanted
-        return last.revision if last is not None and wanted is not None and last.revision == wanted.revision else ""
+        refusal = self._refusal
+        return "" if refusal is None else refusal.revision
+
+    @property
+    def _refusal(self) -> Refusal | None:
+        """Of the wanted revision."""
+        desired, wanted = self._writer.desired, self._wanted
+        last = None if desired is None else desired.refused
+        return last if last is not None and wanted is not None and last.revision == wanted.revision else None
 
     def told(self) -> str:
         """What operators have to know now, empty when all is as it shall be."""
         said = [self._step]
-        if self._refused is not None and self.refused:
-            said.append(self._refused.said)
+        if (refusal := self._refusal) is not None:
+            starts = f"; starts in vain: {refusal.starts}, the next {_pause_s(refusal):.0f} s after the last"
+            said.append(f"revision {refusal.revision} is refused: {refusal.why}{starts if refusal.starts else ''}")
         if self._foreign is not None and self._now_s() - self._foreign[1] <= TOLD_S:
             said.append(f"a foreign change of the Serve config was put back: {self._foreign[0]}")
-        said += self._preemption.told()
+        said += self._again.told() + self._preemption.told()
         return "; ".join(part for part in said if part)
 
     async def run(self) -> None:
@@ -143,31 +140,31 @@ class ConfigKeeper:
             if self._writer.desired is None:
                 return
             self._on_revision(self._writer.desired.revision)
-        foreign = await asyncio.to_thread(self._writer.put_back, self._top())
-        if foreign:
-            self._foreign = (", ".join(foreign), self._now_s())
-            log.warning("somebody else has changed the Serve config; put back: %s", self._foreign[0])
-            self._on_put_back(len(foreign))
-        await self._preemption.look(self._top())
+        await self._look()
         wanted, desired = self._wanted, self._writer.desired
-        if wanted is None or self._is_refused(wanted):
+        if wanted is None or self._is_refused():
             return
         try:
             if wanted.revision != desired.revision:
                 await self._apply(wanted, desired)
             await self._clear_away()
-            self._refused = None
+            await asyncio.to_thread(self._writer.refuse, None)
         except _Refused as refused:
             log.error("revision %s cannot be put in force: %s", wanted.revision, refused)
-            before = self._refused.starts if self._refused is not None and self.refused else 0
-            self._refused = _Refusal(wanted.revision, str(refused), self._now_s(), before + refused.has_started)
+            self._tried_s = self._now_s()
+            if not refused.has_started:
+                await asyncio.to_thread(self._writer.refuse, self._refusal_of(wanted, refused, started=0))
         finally:
             self._step = ""
 
-    def _is_refused(self, wanted: _Wanted) -> bool:
+    def _is_refused(self) -> bool:
         """Whether it was tried not long ago: what it failed of may have been mended since."""
-        last = self._refused
-        return last is not None and last.revision == wanted.revision and self._now_s() - last.at_s < last.pause_s
+        last = self._refusal
+        return last is not None and self._now_s() - self._tried_s < _pause_s(last)
+
+    def _refusal_of(self, wanted: _Wanted, refused: _Refused, started: int) -> Refusal:
+        before = 0 if self._refusal is None else self._refusal.starts
+        return Refusal(wanted.revision, str(refused), before + started)
 
     def _top(self) -> dict[str, Any]:
         """What stands above the applications, as the region was started."""
@@ -190,15 +187,27 @@ class ConfigKeeper:
             log.info("%s: %s", self._step, ", ".join(sorted(apps)))
             changed = {n: app for n, app in apps.items() if not same(before.fulfilled.get(n, {}), app)}
             try:
-                await asyncio.to_thread(self._writer.put, apps, self._top())
+                await self._put(apps)
                 await self._until_running(changed)
             except _Refused as refused:
-                refused.has_started = True
-                await asyncio.to_thread(self._writer.put, before.fulfilled, self._top())
+                # In one write: whoever comes after a crash or a dashboard that is away knows both.
+                refused.has_started, self._tried_s = True, self._now_s()
+                refusal = self._refusal_of(wanted, refused, started=1)
+                await asyncio.to_thread(self._writer.put, before.fulfilled, self._top(), refused=refusal)
                 raise
         await asyncio.to_thread(self._writer.fulfils, wanted.revision, new.keys())
         self._on_revision(wanted.revision)
         log.info("revision %s is in force", wanted.revision)
+
+    async def _put(self, apps: Apps) -> None:
+        """Puts a step of the wanted revision in force."""
+        try:
+            await asyncio.to_thread(self._writer.put, apps, self._top())
+        except ServeRestError as error:
+            # Serve has read it and will say the same of it the next time.
+            if error.status == 400:
+                raise _Refused(str(error)[-1000:]) from None
+            raise
 
     async def _clear_away(self) -> None:
         """Deletes what the documents in force name no longer, when it is idle."""
@@ -233,8 +242,8 @@ class ConfigKeeper:
             self._step = f"{step}: starting {', '.join(late)}"
             waited_s = self._now_s() - began_s
             for name in late:
-                if waited_s > _start_limit_s(apps[name]):
-                    raise _Refused(f"{name} not running after {_start_limit_s(apps[name]):.0f} s{said}")
+                if waited_s > start_limit_s(apps[name]):
+                    raise _Refused(f"{name} not running after {start_limit_s(apps[name]):.0f} s{said}")
 
     async def _until_idle(self, apps: Apps) -> None:
         """Nothing waits or runs in these engines, or it had all the time that a request may take."""
@@ -248,16 +257,18 @@ class ConfigKeeper:
                 since_s = self._now_s()
 
     async def _look(self) -> Mapping[str, AppStatus]:
-        """The applications' states. Nobody who needs room has to wait until documents are in force."""
-        states = await asyncio.to_thread(self._writer.states)
+        """The applications' states, after what does not wait until documents are in force.
+
+        That is undoing what somebody else has changed, room for who needs it, and what Serve has given up.
+        """
+        foreign = await asyncio.to_thread(self._writer.put_back, self._top())
+        if foreign:
+            self._foreign = (", ".join(foreign), self._now_s())
+            log.warning("somebody else has changed the Serve config; put back: %s", self._foreign[0])
+            self._on_put_back(len(foreign))
         await self._preemption.look(self._top())
-        return states
-
-
-def _start_limit_s(app: Mapping[str, Any]) -> float:
-    """How long an application may take until it runs."""
-    own = [(d.get("user_config") or {}).get(START_LIMIT) for d in app["deployments"]]
-    return max((float(limit_s) for limit_s in own if limit_s is not None), default=RUNNING_LIMIT_S)
+        await self._again.look(self._top())
+        return self._writer.seen
 
 
 def _last_words(broken: list[AppStatus]) -> str:

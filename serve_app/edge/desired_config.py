@@ -10,21 +10,30 @@ import logging
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from cluster_configs import schema
 from cluster_configs.bundle import Config
 from serve_app.core.preempt import Ceiling
 from serve_app.edge.fleet_documents import parsed
 from serve_app.edge.private_file import write_private
+from serve_app.edge.serve_apps import Apps, all_same, differing, in_force, unlike
 from serve_app.edge.serve_config import render, use_redis
 from serve_app.edge.serve_rest import AppStatus, ServeRest, statuses
 
 log = logging.getLogger("ray.serve")
 
-#: Applications of one Serve config by name.
-Apps = Mapping[str, Mapping[str, Any]]
 _FILE: Final = "desired.json"
+#: What was put and is told otherwise is put again after one look, then after two, four and so on, at most so many.
+_MOST_LOOKS: Final = 32
+
+
+class Refusal(NamedTuple):
+    """A revision that was tried in vain; ``starts`` counts how often something was started for it."""
+
+    revision: str
+    why: str
+    starts: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +43,8 @@ class Desired:
     ``fulfilled`` is what did last all that documents ask for, and ``revision`` names these, empty for those of the
     start; while others come into force, ``applications`` is a step on the way from there, and what a revision that
     fails goes back to is ``fulfilled``. ``confirmed``: ``applications`` are as Serve itself tells them, with the keys
-    that it adds. Both have the maxima that documents ask for; ``lowered`` has the smaller ones in force by
-    application.
+    that it adds. Both are as documents ask for; ``lowered`` has the smaller maxima in force by application, ``again``
+    by application and deployment how often Serve was made to try again what it had given up.
     """
 
     applications: Apps
@@ -43,79 +52,18 @@ class Desired:
     revision: str = ""
     confirmed: bool = True
     lowered: Mapping[str, Ceiling] = field(default_factory=dict)
+    again: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    refused: Refusal | None = None
 
     @property
     def in_force(self) -> Apps:
-        """The applications with the maxima that are in force."""
-        return _lowered(self.applications, self.lowered)
+        """The applications as Serve shall have them now."""
+        return in_force(self.applications, self.lowered, self.again)
 
     @property
     def is_settled(self) -> bool:
         """Whether nothing is on its way."""
         return all_same(self.applications, self.fulfilled)
-
-
-def by_name(applications: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    return {app["name"]: app for app in applications}
-
-
-def steps(old: Apps, new: Apps) -> list[dict[str, Mapping[str, Any]]]:
-    """The configs on the way from one to the other, so that there is an engine for every request at every moment.
-
-    New engines start beside the old ones; then Routers name the new ones; what they name no longer is deleted last.
-    The last but one is in force for Routers, the last only cleans up.
-    """
-    begun = {name: app for name, app in new.items() if is_engine(name) and name not in old}
-    left = {name: app for name, app in old.items() if is_engine(name) and name not in new}
-    first = [{**old, **begun}] if begun else []
-    return [*first, {**new, **left}, dict(new)]
-
-
-def same(told: Mapping[str, Any], app: Mapping[str, Any]) -> bool:
-    """Whether what Serve tells of an application is this one; it adds keys of its own."""
-    return all(told.get(key) == value for key, value in app.items())
-
-
-def all_same(told: Apps, apps: Apps) -> bool:
-    """The same of whole configs."""
-    return told.keys() == apps.keys() and all(same(told[name], app) for name, app in apps.items())
-
-
-def is_engine(app: str) -> bool:
-    return "--" in app
-
-
-def scaled(app: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """The one deployment of an application that Serve scales, ``None`` without one."""
-    return next((d for d in app["deployments"] if d.get("autoscaling_config")), None)
-
-
-def _lowered(apps: Apps, ceilings: Mapping[str, Ceiling]) -> dict[str, Mapping[str, Any]]:
-    """The applications, those that have a ceiling under it, as far as their minimum allows it."""
-    made = dict(apps)
-    for name in ceilings.keys() & apps.keys():
-        one = scaled(apps[name])
-        if one is not None:
-            bounds = one["autoscaling_config"]
-            smaller = max(bounds["min_replicas"], min(bounds["max_replicas"], ceilings[name].most))
-            made[name] = _with(apps[name], one, smaller)
-    return made
-
-
-def _raised(told: Apps, asked: Apps, ceilings: Mapping[str, Ceiling]) -> dict[str, Mapping[str, Any]]:
-    """What Serve tells, with the maxima that were asked for in place of the smaller ones in force."""
-    made = dict(told)
-    for name in ceilings.keys() & told.keys() & asked.keys():
-        theirs, ours = scaled(told[name]), scaled(asked[name])
-        if theirs is not None and ours is not None:
-            made[name] = _with(told[name], theirs, ours["autoscaling_config"]["max_replicas"])
-    return made
-
-
-def _with(app: Mapping[str, Any], one: Mapping[str, Any], most: int) -> Mapping[str, Any]:
-    """The application, with another maximum of this deployment of it."""
-    changed = {**one, "autoscaling_config": {**one["autoscaling_config"], "max_replicas": most}}
-    return {**app, "deployments": [changed if d is one else d for d in app["deployments"]]}
 
 
 def rendered_with(user_config: Mapping[str, Any], documents: str) -> dict[str, Any]:
@@ -164,6 +112,9 @@ class ConfigWriter:
         self.desired: Desired | None = None
         #: The applications' states as they were last read.
         self.seen: Mapping[str, AppStatus] = {}
+        #: What Serve told right after a put of ours, where that was something else; looks since and until the next.
+        self._unlike: Apps | None = None
+        self._looks, self._pause_looks = 0, 1
 
     def begin(self) -> None:
         """Takes what the file says; without one, what is in force, which is what the region was started with.
@@ -174,7 +125,7 @@ class ConfigWriter:
         self.desired = self._kept()
         if self.desired is not None:
             return
-        deployed, _, _ = self._read()
+        deployed, _ = self._read()
         if deployed:
             self._keep(Desired(deployed, deployed))
 
@@ -186,7 +137,12 @@ class ConfigWriter:
             apps = dict(kept["applications"])
             fulfilled = dict(kept.get("fulfilled", apps))
             lowered = {str(n): Ceiling(int(most), str(cause)) for n, (most, cause) in kept.get("lowered", {}).items()}
-            return Desired(apps, fulfilled, str(kept["revision"]), bool(kept["confirmed"]), lowered)
+            again = {str(n): {str(d): int(c) for d, c in tries.items()} for n, tries in kept.get("again", {}).items()}
+            refused = kept.get("refused")
+            if refused is not None:
+                revision, why, starts = refused
+                refused = Refusal(str(revision), str(why), int(starts))
+            return Desired(apps, fulfilled, str(kept["revision"]), bool(kept["confirmed"]), lowered, again, refused)
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             log.warning("%s is not read, what is in force counts: %s", self._file, error)
             return None
@@ -198,39 +154,71 @@ class ConfigWriter:
             ServeRestError: when Serve does not answer, or refuses.
         """
         assert self.desired is not None
-        deployed, _, vague = self._read()
+        deployed, vague = self._read()
         wanted = self.desired.in_force
         # A Serve that runs an application and does not know its config has lost its store for a moment.
         if not vague.isdisjoint(wanted):
             return []
-        if not self.desired.confirmed:
-            # A put of our own, of which it is not known whether it came through.
-            if all_same(deployed, wanted):
-                self._confirm(deployed)
-            else:
+        if self.desired.confirmed:
+            foreign = differing(deployed, wanted)
+            if foreign:
                 self.put(self.desired.applications, top)
+            return foreign
+        if all_same(deployed, wanted):
+            self._confirm(deployed)
             return []
-        foreign = sorted(n for n in wanted.keys() | deployed.keys() if wanted.get(n) != deployed.get(n))
-        if foreign:
+        return self._put_again(deployed, top)
+
+    def _put_again(self, deployed: Apps, top: Mapping[str, Any]) -> list[str]:
+        """For a put of our own that did not come through, as far as is known, or that Serve tells otherwise.
+
+        The latter is a foreign change when it is so for one put and not for the next. What Serve tells otherwise after
+        every put is put ever more seldom, and a foreign change is what differs from that.
+        """
+        assert self.desired is not None
+        self._looks += 1
+        before = self._unlike
+        foreign = [] if before is None else differing(deployed, before)
+        if not foreign and self._looks < self._pause_looks:
+            return []
+        pause_looks = min(2 * self._pause_looks, _MOST_LOOKS)
+        try:
             self.put(self.desired.applications, top)
+        finally:
+            self._pause_looks = pause_looks
+        if before is not None and self.desired.confirmed:
+            return unlike(deployed, self.desired.in_force)
         return foreign
 
-    def put(self, applications: Apps, top: Mapping[str, Any]) -> None:
+    def put(self, applications: Apps, top: Mapping[str, Any], **kept: Any) -> None:
         """Puts applications in force, whole. Kept before it is put: whoever comes after a crash goes on with it.
+
+        ``kept`` are other fields of what is desired, for the same write. It is confirmed only where Serve tells just
+        this; where it does not, the next look goes on.
 
         Raises:
             ServeRestError: when Serve does not answer, or refuses.
         """
         assert self.desired is not None
-        self._keep(replace(self.desired, applications=applications, confirmed=False))
-        self._rest.put_config({**top, "applications": list(self.desired.in_force.values())})
-        # As Serve tells it: what it adds of its own is no foreign change.
-        deployed, _, _ = self._read()
-        self._confirm(deployed)
+        desired = replace(self.desired, applications=applications, confirmed=False, **kept)
+        self._keep(replace(desired, again={n: tries for n, tries in desired.again.items() if n in applications}))
+        self._unlike, self._looks, self._pause_looks = None, 0, 1
+        wanted = self.desired.in_force
+        self._rest.put_config({**top, "applications": list(wanted.values())})
+        deployed, vague = self._read()
+        if not vague.isdisjoint(wanted):
+            return
+        others = unlike(deployed, wanted)
+        if others:
+            self._unlike = deployed
+            log.warning("Serve tells something else than was put of %s", ", ".join(others))
+        else:
+            self._confirm(deployed)
 
     def _confirm(self, deployed: Apps) -> None:
+        """What Serve tells is what was put: what it adds of its own is no foreign change."""
         assert self.desired is not None
-        told = _raised(deployed, self.desired.applications, self.desired.lowered)
+        told = {name: {**deployed[name], **app} for name, app in self.desired.applications.items()}
         self._keep(replace(self.desired, applications=told, confirmed=True))
 
     @property
@@ -238,35 +226,26 @@ class ConfigWriter:
         """Whether who comes after a restart knows what was lowered."""
         return self._file is not None
 
-    def lower(self, ceilings: Mapping[str, Ceiling], top: Mapping[str, Any]) -> None:
-        """These applications, and no others, have a smaller maximum than documents ask for. Raises as :meth:`put`."""
-        assert self.desired is not None
-        self._keep(replace(self.desired, lowered=dict(ceilings)))
-        self.put(self.desired.applications, top)
-
     def fulfils(self, revision: str, names: Collection[str]) -> None:
         """These applications, as they are in force, are what the documents of this revision ask for."""
         assert self.desired is not None
         fulfilled = {n: app for n, app in self.desired.applications.items() if n in names}
         self._keep(replace(self.desired, fulfilled=fulfilled, revision=revision))
 
-    def states(self) -> dict[str, AppStatus]:
-        """The applications' states by name.
+    def refuse(self, refusal: Refusal | None) -> None:
+        """Remembers the revision that was tried in vain, or that there is none any more."""
+        assert self.desired is not None
+        if refusal != self.desired.refused:
+            self._keep(replace(self.desired, refused=refusal))
 
-        Raises:
-            ServeRestError: when Serve does not answer.
-        """
-        _, states, _ = self._read()
-        return states
-
-    def _read(self) -> tuple[dict[str, dict[str, Any]], dict[str, AppStatus], frozenset[str]]:
-        """Configs and states by application, and the applications that run without a config that Serve knows."""
+    def _read(self) -> tuple[dict[str, dict[str, Any]], frozenset[str]]:
+        """Configs by application, and the applications that run without a config that Serve knows."""
         details = self._rest.details()
         staying = {n: a for n, a in (details.get("applications") or {}).items() if a.get("status") != "DELETING"}
         configs = {name: app.get("deployed_app_config") for name, app in staying.items()}
         deployed = {name: config for name, config in configs.items() if config is not None}
-        states = self.seen = {status.name: status for status in statuses(details)}
-        return deployed, states, frozenset(configs.keys() - deployed.keys())
+        self.seen = {status.name: status for status in statuses(details)}
+        return deployed, frozenset(configs.keys() - deployed.keys())
 
     def _keep(self, desired: Desired) -> None:
         self.desired = desired

@@ -19,7 +19,7 @@ from cluster_configs.kind_federation import Store as StoreSettings
 from serve_app.core.fleet_events import Facts
 from serve_app.core.rollout_store import history_of, rollout_of
 from serve_app.edge.lease import FileLease, Lease, RedisLease
-from serve_app.edge.shared_limits import connect
+from serve_app.edge.redis_client import connect
 
 FORMAT: Final = 1
 #: Larger than any epoch that comes from clocks and counting, and exact in every JSON.

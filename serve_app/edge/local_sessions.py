@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Final
 
-from serve_app.core.sessions import TTL_S, Turn
+from serve_app.core.sessions import TTL_S, Held, Turn
 from serve_app.ports import Opened
 
 KEPT: Final = 100_000
@@ -15,7 +15,7 @@ KEPT: Final = 100_000
 class LocalSessions:
     """The Sessions port without a store: each session's last language, bounded, oldest forgotten first.
 
-    Picks and turns are not kept: another Router would not know them.
+    Picks, turns and held agents are not kept: another Router would not know them.
     """
 
     def __init__(self, now_s: Callable[[], float], ttl_s: float = TTL_S, kept: int = KEPT) -> None:
@@ -37,7 +37,9 @@ class LocalSessions:
     async def keep_pick(self, opened: Opened, agent: str, region: str) -> Opened:
         return opened
 
-    def remember(self, opened: Opened, language: str | None, turn: Turn | None = None) -> None:
+    def remember(
+        self, opened: Opened, language: str | None, turn: Turn | None = None, held: Held | None = None
+    ) -> None:
         if language is None:
             return
         self._known[opened.key] = (language, self._now_s())

@@ -33,9 +33,12 @@ MARK: Final = "GRIX_CLUSTER"
 DASHBOARD_VARIABLE: Final = "GRIX_DASHBOARD"
 SERVICE_PORTS: Final = 16
 #: Of Routers behind HAProxy: each one that ended keeps its port out of use for a while.
-INGRESS_PORTS: Final = 32
+INGRESS_PORTS: Final = 31
+#: Of Serve's own proxy behind HAProxy, for requests that come while no Router listens.
+FALLBACK_OFFSET: Final = SERVICE_PORTS + INGRESS_PORTS
+WORKERS_OFFSET: Final = FALLBACK_OFFSET + 1
 WORKER_PORTS: Final = 152
-BLOCK: Final = SERVICE_PORTS + INGRESS_PORTS + WORKER_PORTS
+BLOCK: Final = WORKERS_OFFSET + WORKER_PORTS
 #: Ray's switch for HAProxy, in the environment of every process of a cluster.
 HAPROXY_VARIABLE: Final = "RAY_SERVE_ENABLE_HA_PROXY"
 OBJECT_STORE_BYTES: Final = 200 * 10**6
@@ -130,7 +133,7 @@ def command(cluster: Cluster) -> list[str]:
         "object-manager-port": first + 6,
         "runtime-env-agent-port": first + 7,
         "ray-client-server-port": first + 8,
-        "min-worker-port": first + SERVICE_PORTS + INGRESS_PORTS,
+        "min-worker-port": first + WORKERS_OFFSET,
         "max-worker-port": first + BLOCK - 1,
         "num-cpus": cluster.num_cpus,
         "object-store-memory": OBJECT_STORE_BYTES,
@@ -173,6 +176,8 @@ def _haproxy(cluster: Cluster, total_s: float) -> dict[str, str]:
         "RAY_SERVE_HAPROXY_NBTHREAD": "1",
         "RAY_SERVE_DIRECT_INGRESS_MIN_HTTP_PORT": str(first),
         "RAY_SERVE_DIRECT_INGRESS_MAX_HTTP_PORT": str(first + INGRESS_PORTS - 1),
+        # Ray's default is one number for all: a second region of this machine would have no such proxy.
+        "RAY_SERVE_FALLBACK_PROXY_HTTP_PORT": str(cluster.first_port + FALLBACK_OFFSET),
     }
 
 
@@ -192,32 +197,37 @@ def environment(cluster: Cluster, base: Mapping[str, str]) -> dict[str, str]:
     scratch = cluster.temp_dir / "t"
     kept = {name: value for name, value in base.items() if name not in _FOREIGN}
     ingress = {} if cluster.haproxy_total_s is None else _haproxy(cluster, cluster.haproxy_total_s)
-    return kept | IN_PROCESS | ingress | {
-        MARK: str(cluster.temp_dir),
-        DASHBOARD_VARIABLE: cluster.dashboard,
-        "RAY_AUTH_MODE": "token",
-        "RAY_AUTH_TOKEN_PATH": str(cluster.token_file),
-        "RAY_ADDRESS": cluster.gcs,
-        "RAY_USAGE_STATS_ENABLED": "0",
-        "RAY_DISABLE_IMPORT_WARNING": "1",
-        "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
-        # Ray replaces 127.0.0.1 by an outer address, and then listens on every interface, unless clusters of several
-        # machines are off; the switch has its name from where that is the default.
-        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
-        "AUTOSCALER_METRIC_PORT": str(cluster.first_port + 10),
-        "DASHBOARD_METRIC_PORT": str(cluster.first_port + 11),
-        # Before every HTTP server of Serve: bounded heads, and no header that Serve would stumble over.
-        "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH": "serve_app.edge.http_guard:middlewares",
-        # Ray's workers are nice by 15, and engines with them: anything else on the machine would starve them.
-        "RAY_worker_niceness": "0",
-        # A single node has nowhere to drain to.
-        "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",
-        # A policy that names a hub says otherwise for its own engine.
-        "HF_HUB_OFFLINE": "1",
-        # What engines leave in the temporary folder goes away with the cluster.
-        "TMPDIR": str(scratch),
-        "PYTHONUNBUFFERED": "1",
-    }
+    return (
+        kept
+        | IN_PROCESS
+        | ingress
+        | {
+            MARK: str(cluster.temp_dir),
+            DASHBOARD_VARIABLE: cluster.dashboard,
+            "RAY_AUTH_MODE": "token",
+            "RAY_AUTH_TOKEN_PATH": str(cluster.token_file),
+            "RAY_ADDRESS": cluster.gcs,
+            "RAY_USAGE_STATS_ENABLED": "0",
+            "RAY_DISABLE_IMPORT_WARNING": "1",
+            "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
+            # Ray replaces 127.0.0.1 by an outer address, and then listens on every interface, unless clusters of
+            # several machines are off; the switch has its name from where that is the default.
+            "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+            "AUTOSCALER_METRIC_PORT": str(cluster.first_port + 10),
+            "DASHBOARD_METRIC_PORT": str(cluster.first_port + 11),
+            # Before every HTTP server of Serve: bounded heads, and no header that Serve would stumble over.
+            "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH": "serve_app.edge.http_guard:middlewares",
+            # Ray's workers are nice by 15, and engines with them: anything else on the machine would starve them.
+            "RAY_worker_niceness": "0",
+            # A single node has nowhere to drain to.
+            "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",
+            # A policy that names a hub says otherwise for its own engine.
+            "HF_HUB_OFFLINE": "1",
+            # What engines leave in the temporary folder goes away with the cluster.
+            "TMPDIR": str(scratch),
+            "PYTHONUNBUFFERED": "1",
+        }
+    )
 
 
 def start(cluster: Cluster, log_file: Path, base: Mapping[str, str]) -> subprocess.Popen[bytes]:

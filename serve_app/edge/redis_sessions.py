@@ -1,7 +1,8 @@
-"""Sessions in the region's Redis, which its Routers share: language, kept picks, and turns of those that ask for it.
+"""Sessions in the region's Redis, which its Routers share: language, picks, agents, and turns of those that ask for it.
 
-Two keys a session, named by a digest: a hash (``language``, and ``pick:<agent>`` with a region) and, for server-side
-history, a hash of the packed turns and their number. Both live for :data:`TTL_S` after the last request.
+Two keys a session, named by a digest: a hash (``language``, ``held`` with an agent and a number of turns, and
+``pick:<agent>`` with a region) and, for server-side history, a hash of the packed turns and their number. Both live for
+:data:`TTL_S` after the last request.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any, Final, Literal
 from redis.asyncio import Redis
 from redis.exceptions import OutOfMemoryError, ResponseError
 
-from serve_app.core.sessions import TTL_S, History, Store, Turn, add_turn, merge, pack, unpack
+from serve_app.core.sessions import TTL_S, Held, History, Store, Turn, add_turn, merge, pack, unpack
 from serve_app.edge.local_sessions import LocalSessions
 from serve_app.edge.redis_calls import BACKGROUND_LIMIT_S, FAILURES, Command, RedisCalls
 from serve_app.ports import Opened
@@ -41,11 +42,12 @@ redis.call('EXPIRE', KEYS[1], ARGV[4])
 return ARGV[3]
 """
 
-#: KEYS: the session, its turns. ARGV: TTL in seconds, HSET or HSETNX, a language ('' is none). A full Redis lengthens
-#: lives all the same; the language comes first, as a script that has written once is no longer refused.
+#: KEYS: the session, its turns. ARGV: TTL in seconds, HSET or HSETNX, a language and what is held ('' is none). A full
+#: Redis lengthens lives all the same; these come first, as a script that has written once is no longer refused.
 _TOUCH: Final = """
 local done = 0
 if ARGV[3] ~= '' then done = redis.pcall(ARGV[2], KEYS[1], 'language', ARGV[3]) end
+if ARGV[4] ~= '' then done = redis.pcall('HSET', KEYS[1], 'held', ARGV[4]) end
 redis.call('EXPIRE', KEYS[1], ARGV[1])
 redis.call('EXPIRE', KEYS[2], ARGV[1])
 return done
@@ -103,7 +105,8 @@ class RedisSessions:
             return self._local.opened(key)
         picks = {name.removeprefix("pick:"): region for name, region in plain.items() if name.startswith("pick:")}
         language = plain.get("language") or self._local.opened(key).language
-        return Opened(key, language, picks, _history(*more[0]) if more else History(), self._store())
+        history = _history(*more[0]) if more else History()
+        return Opened(key, language, picks, history, self._store(), _held(plain.get("held", "")))
 
     async def keep_pick(self, opened: Opened, agent: str, region: str) -> Opened:
         if opened.store == "off":
@@ -118,10 +121,13 @@ class RedisSessions:
         self._full = self._full and stands != region
         return replace(opened, picks={**opened.picks, agent: stands}, store=self._store())
 
-    def remember(self, opened: Opened, language: str | None, turn: Turn | None = None) -> None:
+    def remember(
+        self, opened: Opened, language: str | None, turn: Turn | None = None, held: Held | None = None
+    ) -> None:
         self._local.remember(opened, language)
         is_new = language != opened.language or opened.store == "off"
-        self._later(self._touch(opened.key, language if is_new else None, "HSET"))
+        is_other = held is not None and held != opened.held
+        self._later(self._touch(opened.key, language if is_new else None, "HSET", held if is_other else None))
         if turn is not None:
             self._later(self._write_turns(opened.key, opened.history, lambda h: add_turn(h, turn.user, turn.answer)))
 
@@ -168,11 +174,14 @@ class RedisSessions:
         except FAILURES as error:
             self._count("write", error)
 
-    async def _touch(self, key: str, language: str | None, how: Literal["HSET", "HSETNX"]) -> None:
-        """Lengthens a session's life, and writes its language where there is a new one."""
-        touch = ("EVAL", _TOUCH, 2, *self._keys(key), int(TTL_S), how, language or "")
+    async def _touch(
+        self, key: str, language: str | None, how: Literal["HSET", "HSETNX"], held: Held | None = None
+    ) -> None:
+        """Lengthens a session's life, and writes its language and what it holds where that is new."""
+        told = "" if held is None else f"{held.agent} {held.weaker_turns}"
+        touch = ("EVAL", _TOUCH, 2, *self._keys(key), int(TTL_S), how, language or "", told)
         await self._calls.ask([touch], BACKGROUND_LIMIT_S)
-        self._full = self._full and language is None
+        self._full = self._full and language is None and held is None
 
     async def _write_turns(self, key: str, seen: History, change: Callable[[History], History]) -> None:
         """Writes a changed history over the one that was seen; where another request was first, over that one."""
@@ -194,3 +203,9 @@ def _history(count: str | None, packed: str | None) -> History:
     """The turns that Redis holds. What this version cannot read counts, so that it is written over."""
     found = unpack(packed.encode()) if packed is not None else None
     return History(int(count or 0)) if found is None else found.history
+
+
+def _held(told: str) -> Held | None:
+    """What Redis holds of a session's agent; what this version cannot read is nothing."""
+    agent, _, turns = told.partition(" ")
+    return Held(agent, int(turns)) if agent and turns.isascii() and turns.isdigit() else None

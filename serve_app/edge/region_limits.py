@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from serve_app.edge.limits import LocalLimits
-from serve_app.edge.shared_limits import SharedLimits, connect
+from serve_app.edge.redis_client import connect
+from serve_app.edge.shared_limits import SharedLimits
 from serve_app.ports import Limits
 
 

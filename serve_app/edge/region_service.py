@@ -164,6 +164,8 @@ class RegionService:
         """A replica that cannot start; Serve tries with another one."""
         log.error("replica %s of %s failed to start (%s): %s", report.replica, report.app, report.stage, report.why)
         self.core.failed_start(report, self._now_s())
+        if self._keeper is not None:
+            self._keeper.failed_start(report.app, report.replica)
         self._on_failed_start(report)
         self._look()
 

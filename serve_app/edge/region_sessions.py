@@ -8,8 +8,8 @@ from typing import Any
 
 from serve_app.edge.journal import Meter
 from serve_app.edge.local_sessions import LocalSessions
+from serve_app.edge.redis_client import connect
 from serve_app.edge.redis_sessions import Op, RedisSessions, Why
-from serve_app.edge.shared_limits import connect
 from serve_app.ports import Sessions
 
 

@@ -11,6 +11,7 @@ from serve_app.core.names import engine_digest
 from serve_app.edge.agent_app import agent_app
 from serve_app.edge.federation_apps import THIN_CPUS, control_config, region_app
 from serve_app.edge.model_files import as_model_path, hub_revision, model_digest
+from serve_app.edge.tasks_app import tasks_apps
 
 #: Router and gateway do their own admission; Serve's default of 5 would be a hidden one.
 INGRESS_ONGOING: Final = 10_000
@@ -178,6 +179,7 @@ def render(
     apps = [
         _router_app(config, region, user_config, total_s),
         *(agent_app(owners[n], args[n], region.name, ping_s, priorities[n]) for n in owners),
+        *tasks_apps(region),
     ]
     if config.federation.spec.coordinator is not None:
         apps.append(region_app(config, region, user_config, total_s, again=again, top=top))

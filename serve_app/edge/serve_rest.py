@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import urllib.error
 import urllib.request
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -24,18 +25,28 @@ class ServeRestError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class DeploymentStatus:
-    """A deployment: its state, the replicas wanted (``None``: not told) and those there, by state.
+class ReplicaStatus:
+    """A replica; one that has no node yet, or ends before it had one, takes nothing of any."""
 
-    Of those that start, ``unplaced`` have no node yet.
-    """
+    id: str
+    state: str
+    has_node: bool
+
+
+@dataclass(frozen=True, slots=True)
+class DeploymentStatus:
+    """A deployment: its state, the replicas wanted (``None``: not told) and those there."""
 
     name: str
     status: str
     message: str
     target_replicas: int | None
-    replicas: Mapping[str, int]
-    unplaced: int = 0
+    each: tuple[ReplicaStatus, ...]
+
+    @property
+    def replicas(self) -> dict[str, int]:
+        """How many there are by state."""
+        return dict(Counter(replica.state for replica in self.each))
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,17 +123,16 @@ def _app(name: str, app: Mapping[str, Any]) -> AppStatus:
 
 
 def _deployment(name: str, deployment: Mapping[str, Any]) -> DeploymentStatus:
-    counts: dict[str, int] = {}
-    unplaced = 0
-    for replica in deployment.get("replicas") or []:
-        state = str(replica.get("state", "UNKNOWN"))
-        counts[state] = counts.get(state, 0) + 1
-        unplaced += state == "STARTING" and replica.get("node_id") is None
     return DeploymentStatus(
         name,
         str(deployment.get("status", "UNKNOWN")),
         str(deployment.get("message") or ""),
         deployment.get("target_num_replicas"),
-        counts,
-        unplaced,
+        tuple(_replica(replica) for replica in deployment.get("replicas") or []),
     )
+
+
+def _replica(replica: Mapping[str, Any]) -> ReplicaStatus:
+    state = str(replica.get("state", "UNKNOWN"))
+    has_node = replica.get("node_id") is not None or state not in ("STARTING", "STOPPING")
+    return ReplicaStatus(str(replica.get("replica_id", "")), state, has_node)

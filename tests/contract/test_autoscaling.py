@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import os
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import yaml
 from pydantic import ValidationError
-from ray.serve.config import AutoscalingPolicy
+from ray.serve._private.autoscaling_state import DeploymentAutoscalingState
+from ray.serve._private.common import DeploymentID
+from ray.serve.config import AutoscalingConfig, AutoscalingPolicy
 from ray.serve.schema import ServeDeploySchema
 
+from autoscale.ray_policy import QueueLatencyPolicy
 from serve_app.core.preempt import RESTORE_S, Change
 from serve_app.edge.agent_app import POLICY
-from serve_app.edge.desired_config import same
+from serve_app.edge.serve_apps import same
+from serve_app.edge.start_again import AGAIN_S
 from tests.scaled_region import (
     ARGS,
     COOLDOWN_S,
@@ -100,7 +106,56 @@ def test_arguments_that_are_no_data_are_refused_when_the_config_is_checked() -> 
     assert ServeDeploySchema.model_validate(config(8000)) is not None
 
 
-@pytest.mark.parametrize("bad", [{"scaling": {"stepUp": 0.5}}, {"scaling": {"target": 1}}, {"maxReplicas": 0}])
+class Strict:
+    """A policy that refuses what it does not know, as any class does."""
+
+    def __init__(self, region: str) -> None: ...
+
+
+def test_arguments_that_the_policy_does_not_know_must_not_stop_the_controller() -> None:
+    wrong = copy.deepcopy(config(8000))
+    policy = wrong["applications"][1]["deployments"][0]["autoscaling_config"]["policy"]
+    policy["policy_kwargs"]["target_ms"] = 250
+    # Serve takes them whoever the policy is, and makes the object in its controller, where nothing catches an error.
+    ServeDeploySchema.model_validate(wrong)
+    strict = AutoscalingPolicy(policy_function=f"{__name__}:Strict", policy_kwargs=policy["policy_kwargs"])
+    with pytest.raises(TypeError, match="target_ms"):
+        register(strict)
+    register(AutoscalingPolicy(**policy))
+
+
+def register(policy: AutoscalingPolicy) -> None:
+    """What Serve's controller does with each deployment of a config that was put."""
+    scaling = AutoscalingConfig(min_replicas=1, max_replicas=2, policy=policy)
+    deployed: Any = SimpleNamespace(autoscaling_config=scaling, gang_scheduling_config=None)
+    info: Any = SimpleNamespace(
+        deployment_config=deployed,
+        target_capacity=None,
+        target_capacity_direction=None,
+        config_changed=lambda _: False,
+    )
+    assert DeploymentAutoscalingState(DeploymentID("QwenAgent", NAME)).register(info, 1) == 1
+
+
+def test_the_policy_knows_every_argument_that_is_rendered() -> None:
+    for app in config(8000)["applications"][1:]:
+        policy = app["deployments"][0]["autoscaling_config"]["policy"]
+        assert policy["policy_function"] == POLICY
+        bound = inspect.signature(QueueLatencyPolicy).bind(**policy["policy_kwargs"])
+        assert "unknown" not in bound.arguments
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"scaling": {"stepUp": 0.5}},
+        {"scaling": {"target": 1}},
+        {"maxReplicas": 0},
+        # Nobody writes the policy's own arguments.
+        {"policyKwargs": {"target_ms": 250}},
+        {"scaling": {"policyKwargs": {"target_ms": 250}}},
+    ],
+)
 def test_settings_that_cannot_be_do_not_reach_the_controller(bad: dict[str, Any]) -> None:
     with pytest.raises(ValidationError, match=r"less|greater|Extra inputs"):
         config(8000, **bad)
@@ -148,12 +203,16 @@ def test_a_replica_that_goes_ends_the_streams_that_it_runs_and_those_that_wait_i
 
 
 def test_a_change_of_the_triggers_restarts_nothing_and_counts_at_once(serving: Serving) -> None:
-    pids = serving.pids()
     patient = [{**trigger} for trigger in SPEC["scaleTriggers"]]
     patient[0]["above"] = 3_000_000
     serving.put(scaleTriggers=patient)
+    # From here on nothing goes up; what waited a moment ago may have brought a second one before.
+    serving.until(lambda: serving.metric("grix_scale_above_ms", "qwen-chat") == 3_000_000.0)
+    serving.until(lambda: serving.target() == 1 and serving.replicas() == {"RUNNING": 1})
+    pids = serving.pids()
     with serving.asking(2 * SLOTS, 1.0) as statuses:
-        time.sleep(10.0)
+        # One replica takes twelve seconds for them.
+        serving.until(lambda: len(statuses) >= 12 * SLOTS, 60.0)
         assert serving.target() == 1 and serving.pids() == pids
         serving.put()
         serving.until(lambda: serving.target() == 2, 15.0)
@@ -191,6 +250,31 @@ def test_a_more_important_agent_gets_the_room_of_a_less_important_one(serving: S
     assert serving.pids(DOC) == pids
 
 
+def test_what_serve_has_given_up_is_tried_again(serving: Serving, tmp_path: Path) -> None:
+    mended = tmp_path / "mended"
+    doc = engine(DOC_ARGS, 50, 1) | {"args": {"needs": str(mended)}}
+    put = with_entry(serving.port, engine(ARGS, 100, 1), doc)
+
+    def given_up() -> bool:
+        apps = [app for app in serving.rest.status() if app.name == DOC]
+        return [(app.status, [dict(d.replicas) for d in app.deployments]) for app in apps] == [("DEPLOY_FAILED", [{}])]
+
+    serving.rest.put_config(put)
+    serving.until(given_up, 60.0)
+    # Nothing changes that by itself, nor does the same config.
+    mended.touch()
+    serving.rest.put_config(put)
+    time.sleep(3.0)
+    assert given_up()
+    with serving.kept(tmp_path) as kept:
+        serving.until(lambda: len(kept.changes) >= 2)
+        kept.ahead_s = AGAIN_S
+        serving.until(lambda: serving.replicas(DOC) == {"RUNNING": 1}, 30.0)
+        pids, looks = serving.pids(DOC), len(kept.changes)
+        serving.until(lambda: len(kept.changes) >= looks + 2)
+    assert (kept.put_back, serving.pids(DOC)) == ([], pids)
+
+
 def test_callers_who_left_while_they_waited_leave_no_queue(serving: Serving) -> None:
     serving.put(maxReplicas=1)
     counted = ("serve_autoscaling_total_requests", NAME)
@@ -209,7 +293,9 @@ def test_zero_is_reached_only_without_traffic_and_any_call_wakes(serving: Servin
     pids = serving.pids()
     with serving.asking(1, 0.05, gap_s=0.4) as statuses:
         serving.put(minReplicas=0)
-        time.sleep(COOLDOWN_S + WINDOW_S + 3.0)
+        # A call each 0.45 s, for longer than a quiet agent is kept.
+        before, calls = len(statuses), round((COOLDOWN_S + WINDOW_S + 3.0) / 0.45)
+        serving.until(lambda: len(statuses) >= before + calls)
         assert serving.target() == 1 and serving.pids() == pids
     assert set(statuses) == {200}
     serving.until(lambda: serving.target() == 0, COOLDOWN_S + WINDOW_S + 30.0)

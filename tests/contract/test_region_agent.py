@@ -12,9 +12,10 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
+import psutil
 import pytest
 
 from tests.stub_region import StubRegion, running_stub_region
@@ -25,7 +26,7 @@ START_LIMIT_S = 10.0
 
 @pytest.fixture(scope="module")
 def region() -> Iterator[StubRegion]:
-    with running_stub_region(federated=True, start_limit_s=START_LIMIT_S) as made:
+    with running_stub_region(federated=True, detector="deployment", start_limit_s=START_LIMIT_S) as made:
         yield made
 
 
@@ -61,6 +62,30 @@ def test_requests_are_answered_and_the_deep_check_knows_no_peers(region: StubReg
     assert reply.status == 200 and reply.text == "one two"
     status, report = region.healthz("?deep=1")
     assert (status, report["local"], report["viaPeers"], report["drained"]) == (200, True, False, False)
+
+
+def detectors(region: StubRegion) -> set[int]:
+    """Processes of the language detector's running replicas."""
+    rows = region.rest.details()["applications"]["grix"]["deployments"]["LanguageDetector"]["replicas"]
+    return {r["pid"] for r in rows if r["state"] == "RUNNING"}
+
+
+def language(region: StubRegion) -> str:
+    """What the region takes a question in Japanese for; it is answered in any case."""
+    _, reply = region.ask(text="私の荷物はどこにありますか。")
+    assert (reply.status, reply.text) == (200, "one two")
+    return reply.headers["x-grix-language"]
+
+
+def test_a_detector_of_its_own_answers_and_while_it_is_killed_requests_go_on_without(region: StubRegion) -> None:
+    eventually(region, lambda: language(region) == "ja", LIMIT_S)
+    (victim,) = detectors(region)
+    os.kill(victim, signal.SIGKILL)
+    with suppress(psutil.NoSuchProcess):
+        psutil.Process(victim).wait(LIMIT_S)
+    assert language(region) == "und"
+    eventually(region, lambda: language(region) == "ja", 60.0)
+    assert detectors(region) and victim not in detectors(region)
 
 
 def test_engines_without_tokens_are_out_and_come_back_by_the_ramp(region: StubRegion) -> None:

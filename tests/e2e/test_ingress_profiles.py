@@ -18,6 +18,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from serve_app.cli.client import Client
 from serve_app.cli.say import Failed
+from tests.e2e.test_security_listeners import documented
 from tests.stub_region import running_stub_region
 
 
@@ -66,7 +67,12 @@ def test_fast_serves_streams_and_trusts_no_address() -> None:
         [sys.executable, "-m", "tests.fast_drill"], cwd=root, capture_output=True, text=True, timeout=240
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    assert json.loads(done.stdout.splitlines()[-1]) == {
+    told = json.loads(done.stdout.splitlines()[-1])
+    listeners = told.pop("listeners")
+    assert listeners == {kind: [documented()[kind]] for kind in listeners}
+    only_here = {"fallback-proxy", "direct-ingress", "replica-http", "haproxy-metrics", "haproxy-stats", "haproxy-log"}
+    assert only_here | {"entry", "gcs"} <= listeners.keys()
+    assert told == {
         "own_network": True,
         "only_loopback": True,
         "proxies": "HeadOnly",

@@ -20,7 +20,7 @@ import pytest
 
 from serve_app.cli.regions import running
 from serve_app.edge import ray_cluster
-from serve_app.edge.ray_cluster import BLOCK, INGRESS_PORTS, SERVICE_PORTS
+from serve_app.edge.ray_cluster import BLOCK, FALLBACK_OFFSET, SERVICE_PORTS, WORKERS_OFFSET
 from tests.e2e.conftest import LiveRegion, of_this_region
 from tests.e2e.test_region import connections, is_loopback
 
@@ -40,10 +40,11 @@ OFFSETS: Final = {
     11: "dashboard-metrics",
     12: "haproxy-metrics",
     13: "haproxy-stats",
+    FALLBACK_OFFSET: "fallback-proxy",
 }
 FEDERATION_OFFSET: Final = 15
-INGRESS: Final = range(SERVICE_PORTS, SERVICE_PORTS + INGRESS_PORTS)
-WORKERS: Final = range(SERVICE_PORTS + INGRESS_PORTS, BLOCK)
+INGRESS: Final = range(SERVICE_PORTS, FALLBACK_OFFSET)
+WORKERS: Final = range(WORKERS_OFFSET, BLOCK)
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,9 @@ def kind_of(record: Mapping[str, Any], title: str, ip: str, port: int) -> str:
     if title.startswith(("ray::", "ray-dashboard-")) and offset in WORKERS and is_loopback(ip):
         return "worker"
     if title.startswith("ray::ServeReplica:") and offset in INGRESS:
-        return "direct-ingress"
+        return "direct-ingress" if title.startswith("ray::ServeReplica:grix:Router") else "replica-http"
+    if "/haproxy" in title and offset not in range(BLOCK):
+        return "haproxy-log"
     if title.startswith("ray::ServeReplica:") and not is_loopback(ip):
         return "replica-grpc"
     if (title.startswith("VLLM::") or "QwenAgent" in title) and is_loopback(ip):
@@ -83,10 +86,10 @@ def kind_of(record: Mapping[str, Any], title: str, ip: str, port: int) -> str:
     return f"not documented: {title[:80]} on {ip}:{port} (offset {offset})"
 
 
-def processes(record: dict[str, Any]) -> list[psutil.Process]:
+def processes(record: Mapping[str, Any]) -> list[psutil.Process]:
     """Also those that wrote a title over their environment: they descend from the head process."""
     named = of_this_region(record["temp_dir"])
-    return list({p.pid: p for p in [*named, *ray_cluster.processes(running(record))]}.values())
+    return list({p.pid: p for p in [*named, *ray_cluster.processes(running(dict(record)))]}.values())
 
 
 def title_of(process: psutil.Process) -> str:
@@ -97,7 +100,7 @@ def title_of(process: psutil.Process) -> str:
         return "ended"
 
 
-def sockets(record: dict[str, Any]) -> list[Listener]:
+def sockets(record: Mapping[str, Any]) -> list[Listener]:
     """TCP sockets that listen and UDP sockets that are bound to no peer."""
     found = []
     for process in processes(record):
@@ -167,6 +170,22 @@ def certificate_says(port: int) -> str:
     return "certificate" if told == b"closed" and "UNAVAILABLE" in plain else f"{told!r}, {plain}"
 
 
+def no_application_says(port: int) -> str:
+    """HTTP in front of what takes calls of other replicas only."""
+    told = {http_says("/")(port), http_says("/v1/models")(port), http_says("/v1/chat/completions", data=b"{}")(port)}
+    return "nothing" if told == {"status 500"} else f"{told}"
+
+
+def datagram_says(port: int) -> str:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+        sender.settimeout(1.0)
+        sender.sendto(b"<14>hello", ("127.0.0.1", port))
+        try:
+            return repr(sender.recv(200))
+        except TimeoutError:
+            return "nothing"
+
+
 def anybody_on_this_host(port: int) -> str:
     """There is nothing to ask: who reaches it may talk to it."""
     return "loopback"
@@ -188,7 +207,10 @@ STRANGER: Final[dict[str, Callable[[int], str]]] = {
     "dashboard-metrics": http_says("/metrics"),
     "worker": grpc_says("/ray.rpc.CoreWorkerService/PushTask"),
     "replica-grpc": grpc_says("/ray.serve.ASGIService/HandleRequestWithRejection"),
+    "fallback-proxy": http_says("/v1/models", "key"),
     "direct-ingress": http_says("/v1/models", "key"),
+    "replica-http": no_application_says,
+    "haproxy-log": datagram_says,
     "haproxy-metrics": http_says("/metrics"),
     "haproxy-stats": http_says("/stats"),
     "valkey": redis_says,
@@ -198,6 +220,14 @@ STRANGER: Final[dict[str, Callable[[int], str]]] = {
     "coordinator-metrics": http_says("/metrics"),
     "relay": certificate_says,
 }
+
+
+def strangers_see(record: Mapping[str, Any]) -> dict[str, set[str]]:
+    """What each kind of listener of a region says to a stranger."""
+    told: dict[str, set[str]] = {}
+    for one in sockets(record):
+        told.setdefault(one.kind, set()).add(STRANGER[one.kind](one.port))
+    return told
 
 
 def test_every_listener_is_documented(region: LiveRegion) -> None:
@@ -212,9 +242,7 @@ def test_every_listener_off_loopback_wants_a_secret(region: LiveRegion) -> None:
 
 
 def test_each_kind_of_listener_refuses_a_stranger_as_documented(region: LiveRegion) -> None:
-    told: dict[str, set[str]] = {}
-    for one in sockets(region.record):
-        told.setdefault(one.kind, set()).add(STRANGER[one.kind](one.port))
+    told = strangers_see(region.record)
     assert told == {kind: {documented()[kind]} for kind in told}
 
 

@@ -18,7 +18,7 @@ HEADERS = {"x-session-id": "s1", "x-grix-history": "server"}
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
-    made = Store(tmp_path_factory.mktemp("valkey"))
+    made = Store(tmp_path_factory.mktemp("valkey"), tasks=False)
     made.begin()
     yield made
     made.end()

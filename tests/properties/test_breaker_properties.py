@@ -39,7 +39,6 @@ SHARED = st.lists(
 )
 
 
-@settings(max_examples=200, deadline=None)
 @given(EVENTS)
 def test_a_router_asks_nobody_in_a_cool_down_and_has_one_probe_out(events: list[tuple[float, str, str]]) -> None:
     breakers, now_s = RouterBreakers(), 1000.0
@@ -86,7 +85,6 @@ def test_failures_outside_the_window_are_forgotten(ages_s: list[float], later_s:
     assert [breakers.failed("a", "upstream_failed", again_s) for _ in range(SAMPLES - 1)] == [None] * (SAMPLES - 1)
 
 
-@settings(max_examples=80, deadline=None)
 @given(SHARED)
 def test_shared_cool_downs_are_never_shortened_and_one_router_has_a_probe(events: list[tuple[float, Any]]) -> None:
     shared, now_s = SharedBreakers(), 1000.0
@@ -112,7 +110,7 @@ def test_shared_cool_downs_are_never_shortened_and_one_router_has_a_probe(events
         assert len(shared) <= len(TARGETS)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.lists(st.tuples(st.floats(0.0, 2.0), st.integers(0, 10_000), st.booleans()), max_size=400))
 def test_memory_is_bounded_by_the_targets_of_the_last_minutes(calls: list[tuple[float, int, bool]]) -> None:
     breakers, now_s = RouterBreakers(), 1000.0

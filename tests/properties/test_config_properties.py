@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cluster_configs.assemble import assemble
@@ -55,7 +55,6 @@ def _looked_at(text: str) -> None:
         assert LINE.fullmatch(str(fault)), fault
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.sampled_from(TEXTS), st.data())
 def test_a_text_changed_anywhere(text: str, data: st.DataObject) -> None:
     for _ in range(data.draw(st.integers(1, 4))):
@@ -66,7 +65,6 @@ def test_a_text_changed_anywhere(text: str, data: st.DataObject) -> None:
     _looked_at(text)
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.binary(max_size=200))
 def test_any_bytes(content: bytes) -> None:
     sources, faults = read(content, "f.yaml", {})
@@ -95,7 +93,6 @@ def _mutated(documents: list[Any], data: st.DataObject) -> list[Any]:
     return documents
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.sampled_from(sorted(CONFIGS)), st.data())
 def test_documents_changed_anywhere(which: str, data: st.DataObject) -> None:
     documents = _mutated(to_documents(CONFIGS[which]), data)
@@ -111,14 +108,14 @@ def test_documents_changed_anywhere(which: str, data: st.DataObject) -> None:
         )
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=30)
 @given(st.sampled_from(sorted(CONFIGS)), st.data())
 def test_yaml_changed_anywhere(which: str, data: st.DataObject) -> None:
     documents = _mutated(to_documents(CONFIGS[which])[:6], data)
     _looked_at(yaml.safe_dump_all(documents, allow_unicode=True))
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=40)
 @given(st.sampled_from(sorted(CONFIGS)), st.data())
 def test_bundles_changed_anywhere(which: str, data: st.DataObject) -> None:
     [there] = _mutated([bundle(CONFIGS[which])], data) or [{}]
@@ -156,7 +153,7 @@ _AGENT = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(_AGENT)
 def test_every_valid_policy_survives_the_bundle(spec: dict[str, Any]) -> None:
     document = {"apiVersion": "grix.io/v1", "kind": "AgentPolicy", "metadata": {"name": "one"}, "spec": spec}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import get_args
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from serve_app.core.fleet import Fleet
@@ -66,7 +66,6 @@ scripts = st.lists(st.tuples(events, st.floats(0, 5)), max_size=40)
 
 
 @given(wanteds, st.dictionaries(st.sampled_from(NAMES[:3]), st.just("before")), scripts)
-@settings(max_examples=60, deadline=None)
 def test_any_interleaving_moves_plans_on_and_leaves_a_trace(
     wanted: Wanted, drains: dict[str, str], script: list[tuple[Event, float]]
 ) -> None:
@@ -90,7 +89,6 @@ def test_any_interleaving_moves_plans_on_and_leaves_a_trace(
 
 
 @given(scripts)
-@settings(max_examples=60, deadline=None)
 def test_drained_never_comes_back_by_itself(script: list[tuple[Event, float]]) -> None:
     fleet = Fleet(Wanted(tuple(KnownRegion(n) for n in "abc")), Facts(10, {"a": "ops"}), 0.0)
     now_s = 0.0

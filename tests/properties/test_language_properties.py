@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from serve_app.core.language import LANGUAGES, decide, last_user_text
@@ -45,7 +45,6 @@ MATRICES = st.sets(st.sampled_from(("en", "zh", "zh-Hant", "ja", "ko", "ar", "id
 
 
 @given(ANY_TEXT, ANSWERS, SESSIONS, MATRICES, st.floats(0.0, 1.0))
-@settings(max_examples=250, deadline=None)
 def test_decide_answers_within_the_matrix(text, answer, session, languages, floor):
     guess = decide(text, lambda _: answer, session, languages=languages, min_confidence=floor)
     assert guess.language in languages | {"und"}
@@ -62,7 +61,6 @@ def test_decide_answers_within_the_matrix(text, answer, session, languages, floo
 
 
 @given(ANY_TEXT, ANSWERS)
-@settings(max_examples=200, deadline=None)
 def test_the_model_gets_one_clean_line(text, answer):
     asked = []
     decide(text, lambda line: asked.append(line) or answer, None)
@@ -74,7 +72,6 @@ def test_the_model_gets_one_clean_line(text, answer):
 
 
 @given(ANY_TEXT)
-@settings(max_examples=300, deadline=None)
 def test_clean_is_bounded_and_countable(text):
     cleaned = clean(text)
     assert len(cleaned) <= READ_CHARS
@@ -99,6 +96,5 @@ JSON = st.recursive(
 
 
 @given(JSON | st.lists(st.fixed_dictionaries({"role": st.just("user"), "content": JSON}), max_size=3))
-@settings(max_examples=150, deadline=None)
 def test_last_user_text_takes_anything(messages):
     assert isinstance(last_user_text(messages), str)

@@ -44,7 +44,7 @@ def test_a_manifest_is_refused_by_name_or_leads_nowhere_else(data: bytes) -> Non
     assert parse_manifest(manifest.text().encode()) == manifest
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.lists(st.integers(0, 1200), max_size=4), st.integers(1, 3))
 def test_a_fetch_that_breaks_off_anywhere_ends_right_and_reads_little_twice(cuts: list[int], threads: int) -> None:
     """Each cut ends a fetch for good after so many bytes of some part."""

@@ -8,7 +8,7 @@ import re
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from serve_app.core import prompting
@@ -48,7 +48,6 @@ def answered(stage: Stage, raw: bytes) -> int:
     return asyncio.run(ask())
 
 
-@settings(max_examples=100, deadline=None)
 @given(FIELDS, MESSAGES | JSON)
 def test_no_json_makes_a_500(fields: dict[str, Any], messages: Any) -> None:
     stage = Stage()
@@ -59,7 +58,6 @@ def test_no_json_makes_a_500(fields: dict[str, Any], messages: Any) -> None:
     assert stage.agents.closed == len(stage.agents.calls)
 
 
-@settings(max_examples=150, deadline=None)
 @given(st.binary(max_size=200))
 def test_no_bytes_make_a_500(raw: bytes) -> None:
     stage = Stage()
@@ -67,7 +65,6 @@ def test_no_bytes_make_a_500(raw: bytes) -> None:
     assert (stage.agents.calls, stage.detector.texts) == ([], [])
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.dictionaries(st.text(alphabet=st.characters(), max_size=6), JSON, max_size=4))
 def test_a_parsed_body_is_always_utf_8(body: dict[str, Any]) -> None:
     try:
@@ -87,7 +84,6 @@ ENDS = st.sampled_from(
 )
 
 
-@settings(max_examples=150, deadline=None)
 @given(st.lists(ENDS, max_size=4), st.floats(0.0, 10.0), st.booleans())
 def test_attempts_are_at_most_three_within_the_budget_and_all_closed(
     ends: list[str], saved: float, stream: bool
@@ -105,7 +101,6 @@ def test_attempts_are_at_most_three_within_the_budget_and_all_closed(
     assert (record.outcome == "success") == (record.error is None)
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.integers(1, 5), ENDS)
 def test_a_stream_that_breaks_keeps_its_bytes_and_tells_the_end_once(whole: int, reason: str) -> None:
     bodies = [Body(b"data: %d\n\n" % i) for i in range(whole)]

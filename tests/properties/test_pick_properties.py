@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from serve_app.core import pick, pick_order
@@ -100,7 +100,6 @@ def is_backup(target: Target, usable: Sequence[Target]) -> bool:
     return target.health == "stale" or target.drained or (target.health == "unknown" and is_backed)
 
 
-@settings(max_examples=150, deadline=None)
 @given(FLEETS, WISHES, SENT, st.data())
 def test_no_filtered_target_is_ever_in_the_order(
     fleet: Snapshot, wish: pick.Wish, sent: dict[int, int], data: st.DataObject
@@ -124,7 +123,6 @@ def test_no_filtered_target_is_ever_in_the_order(
     assert choice.reason
 
 
-@settings(max_examples=80, deadline=None)
 @given(FLEETS, WISHES, SENT, st.randoms(use_true_random=False))
 def test_the_order_of_the_snapshot_means_nothing(
     fleet: Snapshot, wish: pick.Wish, sent: dict[int, int], rng: object
@@ -139,7 +137,6 @@ def test_the_order_of_the_snapshot_means_nothing(
     assert (other.preferred, other.refused) == (first.preferred, first.refused)
 
 
-@settings(max_examples=120, deadline=None)
 @given(FLEETS, WISHES, SENT)
 def test_a_kept_pick_is_first_while_it_may_answer(fleet: Snapshot, wish: pick.Wish, sent: dict[int, int]) -> None:
     assume(wish.kept is not None)
@@ -156,7 +153,6 @@ def test_a_kept_pick_is_first_while_it_may_answer(fleet: Snapshot, wish: pick.Wi
         assert all(c.mark in late for c in choice.candidates if c.dropped is None)
 
 
-@settings(max_examples=120, deadline=None)
 @given(FLEETS, WISHES, SENT)
 def test_tiers_and_short_queues_come_before_everything_else(
     fleet: Snapshot, wish: pick.Wish, sent: dict[int, int]
@@ -171,7 +167,6 @@ def test_tiers_and_short_queues_come_before_everything_else(
     assert all(is_backup(c.target, [c.target for c in rows]) == (c.mark == "backup") for c in rows)
 
 
-@settings(max_examples=150, deadline=None)
 @given(FLEETS, WISHES, SENT, st.floats(0.0, 1.0, exclude_max=True))
 def test_who_compares_only_what_may_be_needed_tries_the_same(
     fleet: Snapshot, wish: pick.Wish, sent: dict[int, int], draw: float
@@ -214,7 +209,6 @@ def test_few_sessions_move_when_one_target_is_lost(count: int) -> None:
     assert moved <= len(sessions) * (1 / count + 0.03)
 
 
-@settings(max_examples=50, deadline=None)
 @given(st.lists(st.integers(0, 12), min_size=2, max_size=8), st.text(max_size=6))
 def test_no_session_goes_above_its_targets_share(busy: list[int], session: str) -> None:
     targets = tuple(

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from serve_app.core.names import agent_of
 from serve_app.core.preempt import PENDING_S, RESTORE_S, Change, Engine, Memory, decide
 
 RESOURCES = ("CPU", "GPU")
@@ -15,12 +16,13 @@ LOOK_S = 1.0
 
 @st.composite
 def engines(draw: st.DrawFn) -> tuple[Engine, ...]:
-    made = []
+    made, beside = [], draw(st.booleans())
     for i in range(draw(st.integers(1, 5))):
         low = draw(st.integers(0, 2))
         made.append(
             Engine(
-                app=f"e{i}",
+                # Some have another engine of their agent beside them.
+                app=f"e{i // 2}--{i}" if beside else f"e{i}",
                 priority=draw(st.sampled_from([10, 50, 100])),
                 min_replicas=low,
                 max_replicas=draw(st.integers(max(1, low), 5)),
@@ -36,13 +38,14 @@ class Cluster:
 
     engines: dict[str, Engine]
     total: dict[str, float]
+    leaving: dict[str, int] = field(default_factory=dict)
     wanted: dict[str, int] = field(default_factory=dict)
     memory: Memory = field(default_factory=Memory)
     now_s: float = 0.0
     changes: list[tuple[float, Change]] = field(default_factory=list)
 
     def free(self) -> dict[str, float]:
-        taken = [(e, e.placed + e.leaving) for e in self.engines.values()]
+        taken = [(e, e.placed + self.leaving.get(app, 0)) for app, e in self.engines.items()]
         return {name: self.total[name] - sum(e.needs[name] * n for e, n in taken) for name in RESOURCES}
 
     def step(self, order: list[str]) -> None:
@@ -53,7 +56,8 @@ class Cluster:
             target = max(e.min_replicas, min(self.wanted.get(app, 0), most.get(app, e.max_replicas)))
             stopped = max(0, e.placed - target)
             placed = e.placed - stopped
-            self.engines[app] = replace(e, leaving=e.leaving // 2 + stopped, placed=placed, pending=target - placed)
+            self.leaving[app] = self.leaving.get(app, 0) // 2 + stopped
+            self.engines[app] = replace(e, placed=placed, pending=target - placed)
         for app in order:
             e, free = self.engines[app], self.free()
             fit = min([int((free[n] + 1e-6) / a) for n, a in e.needs.items() if a > 0] + [e.pending])
@@ -63,8 +67,9 @@ class Cluster:
     def look(self) -> None:
         before = self.memory
         told = tuple(self.engines[app] for app in sorted(self.engines))
-        decision = decide(told, self.free(), before, self.now_s)
-        assert decision == decide(told[::-1], self.free(), before, self.now_s)
+        ending = {n: sum(e.needs[n] * self.leaving.get(app, 0) for app, e in self.engines.items()) for n in RESOURCES}
+        decision = decide(told, self.free(), before, self.now_s, ending=ending)
+        assert decision == decide(told[::-1], self.free(), before, self.now_s, ending=ending)
         self.memory = decision.memory
         for app, ceiling in decision.memory.ceilings.items():
             assert self.engines[app].least <= ceiling.most < self.engines[app].max_replicas
@@ -91,7 +96,6 @@ def stories(draw: st.DrawFn) -> tuple[Cluster, list[tuple[dict[str, int], list[s
 
 
 @given(stories(), st.integers(1, 40))
-@settings(max_examples=80, deadline=None)
 def test_only_the_less_important_give_way_and_nothing_swings(
     story: tuple[Cluster, list[tuple[dict[str, int], list[str]]]], looks: int
 ) -> None:
@@ -108,7 +112,7 @@ def test_only_the_less_important_give_way_and_nothing_swings(
 
 
 @given(stories())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_what_nobody_needs_any_more_is_given_back(
     story: tuple[Cluster, list[tuple[dict[str, int], list[str]]]],
 ) -> None:
@@ -129,7 +133,6 @@ def test_what_nobody_needs_any_more_is_given_back(
 
 
 @given(engines(), st.integers(0, 4), st.integers(0, 3))
-@settings(max_examples=200, deadline=None)
 def test_nobody_gives_way_in_vain(made: tuple[Engine, ...], gpus: int, extra: int) -> None:
     """A change is a step to room for who is pending: with all that may be taken of the less important it would fit."""
     told = tuple(replace(e, placed=e.min_replicas + extra, pending=1) for e in made if e.max_replicas > extra + 1)
@@ -141,7 +144,13 @@ def test_nobody_gives_way_in_vain(made: tuple[Engine, ...], gpus: int, extra: in
     known = {e.app: e for e in told}
     cause = known[str(decision.change.cause)]
     less = [e for e in told if e.priority < cause.priority]
+    other = [e for e in told if agent_of(e.app) == agent_of(cause.app) and e is not cause]
+    alone = {}
     for name, amount in cause.needs.items():
         taken = sum(max(0, min(e.placed, e.max_replicas) - e.least) * e.needs[name] for e in less)
         over = sum(max(0, e.placed - e.max_replicas) * e.needs[name] for e in told)
-        assert free[name] + taken + over + 1e-5 >= amount
+        alone[name] = free[name] + over + sum(min(e.placed, e.max_replicas) * e.needs[name] for e in other)
+        assert alone[name] + taken + 1e-5 >= amount
+    # Nor would it have had room, with who else waits, where its agent's other engine was not there.
+    waiting = [e for e in told if e.priority >= cause.priority and e.placed < e.max_replicas]
+    assert any(alone[name] < sum(e.needs[name] for e in waiting) + 1e-5 for name in RESOURCES)

@@ -7,7 +7,7 @@ from functools import cache
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from serve_app.core.prompting import inert_chat, make_inert
@@ -79,7 +79,6 @@ def a_body(roles: list[str], texts: list[str], arguments: list[str], tools: list
     return {"messages": messages, **({"tools": [a_tool(t) for t in tools]} if tools else {})}
 
 
-@settings(max_examples=150, deadline=None)
 @given(st.data(), ROLES, st.lists(TEXT, max_size=2), st.booleans())
 def test_a_prompt_has_the_special_tokens_of_an_innocent_one(
     data: st.DataObject, roles: list[str], tools: list[str], escaped: bool
@@ -94,7 +93,6 @@ def test_a_prompt_has_the_special_tokens_of_an_innocent_one(
     assert specials_of(hostile) == specials_of(innocent)
 
 
-@settings(max_examples=300, deadline=None)
 @given(TEXT)
 def test_only_breaks_are_added_and_a_second_time_changes_nothing(text: str) -> None:
     inert = make_inert(text, special_tokens())

@@ -6,7 +6,7 @@ import asyncio
 import json
 from dataclasses import replace
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from serve_app.core.retry import MAX_ATTEMPTS
@@ -53,7 +53,6 @@ def fleet(regions: int, busy: int) -> Snapshot:
     return replace(made, targets=tuple(targets))
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.integers(1, 4), st.integers(0, 4), REQUESTS)
 def test_the_promises_of_the_path_over_regions(
     regions: int, busy: int, requests: list[tuple[float, bool, str | None, list[tuple[Step, ...]]]]

@@ -57,7 +57,6 @@ def play(happened: list[tuple[float, object]]):  # type: ignore[no-untyped-def]
         yield made, now_s, event, made.snapshot_for("r", now_s)
 
 
-@settings(max_examples=60, deadline=None)
 @given(events)
 def test_snapshots_are_ordered_and_what_cannot_be_never_shows(happened: list[tuple[float, object]]) -> None:
     last = (0, 0)
@@ -72,7 +71,6 @@ def test_snapshots_are_ordered_and_what_cannot_be_never_shows(happened: list[tup
                 assert value is None or 0 <= value < float("inf")
 
 
-@settings(max_examples=60, deadline=None)
 @given(events)
 def test_a_peer_that_is_silent_is_never_offered_as_well(happened: list[tuple[float, object]]) -> None:
     view: PeerView | None = None
@@ -84,7 +82,7 @@ def test_a_peer_that_is_silent_is_never_offered_as_well(happened: list[tuple[flo
                 assert target.health in ("ejected", "unknown")
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(events)
 def test_asking_again_changes_nothing(happened: list[tuple[float, object]]) -> None:
     for made, now_s, _, snapshot in play(happened):

@@ -7,7 +7,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, get_args
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from autoscale.flow import Flow
@@ -88,7 +88,6 @@ memories = st.builds(
 )
 
 
-@settings(max_examples=100, deadline=None)
 @given(loads(), parameters(), memories)
 def test_any_load_gives_a_number_within_the_bounds_and_a_known_reason(
     load: LoadSnapshot, limits: ScaleParameters, memory: Memory
@@ -99,7 +98,6 @@ def test_any_load_gives_a_number_within_the_bounds_and_a_known_reason(
     assert decide(load, limits, memory) == decision
 
 
-@settings(max_examples=100, deadline=None)
 @given(loads(tame=True), parameters(), st.data())
 def test_more_load_never_means_fewer_replicas(load: LoadSnapshot, limits: ScaleParameters, data: st.DataObject) -> None:
     before = decide(load, limits).replicas
@@ -115,7 +113,6 @@ def test_more_load_never_means_fewer_replicas(load: LoadSnapshot, limits: ScaleP
         assert decide(replace(load, replicas=(spilled, *others)), limits).replicas >= before
 
 
-@settings(max_examples=100, deadline=None)
 @given(loads(), parameters(), memories)
 def test_fewer_are_wanted_only_when_every_replica_says_that_all_is_quiet(
     load: LoadSnapshot, limits: ScaleParameters, memory: Memory
@@ -131,7 +128,6 @@ def test_fewer_are_wanted_only_when_every_replica_says_that_all_is_quiet(
         assert one.oldest_wait_ms is not None and one.oldest_wait_ms < COMPUTED_MS
 
 
-@settings(max_examples=80, deadline=None)
 @given(loads(tame=True), parameters())
 def test_one_step_is_at_most_the_steps_ratio(load: LoadSnapshot, limits: ScaleParameters) -> None:
     wanted, running, target = decide(load, limits).replicas, load.running_replicas, load.target_replicas
@@ -149,7 +145,6 @@ names = st.sampled_from([
 points = st.builds(lambda t, v: SimpleNamespace(timestamp=t, value=v), st.floats(allow_nan=True), junk)
 
 
-@settings(max_examples=80, deadline=None)
 @given(
     st.lists(
         st.tuples(

@@ -37,7 +37,6 @@ def talk(turns: list[tuple[str, str]], history: History | None = None) -> Histor
     return history
 
 
-@settings(max_examples=60, deadline=None)
 @given(TURNS)
 def test_a_history_is_bounded_and_survives_its_packing(turns: list[tuple[str, str]]) -> None:
     history = talk(turns)
@@ -51,7 +50,7 @@ def test_a_history_is_bounded_and_survives_its_packing(turns: list[tuple[str, st
     assert unpack(packed) == Carry(None, history)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(TURNS, TURNS, st.sampled_from([None, "ja", "zh-Hant"]))
 def test_a_carry_is_bounded_and_may_arrive_twice(
     mine: list[tuple[str, str]], theirs: list[tuple[str, str]], language: str | None
@@ -65,7 +64,7 @@ def test_a_carry_is_bounded_and_may_arrive_twice(
     assert once.count == max(own.count, len(theirs))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(TURNS, TEXTS, st.integers(0, 4000))
 def test_the_context_is_respected(turns: list[tuple[str, str]], text: str, most_tokens: int) -> None:
     new = [{"role": "system", "content": "Be kind."}, {"role": "user", "content": text}]
@@ -75,7 +74,6 @@ def test_the_context_is_respected(turns: list[tuple[str, str]], text: str, most_
     assert 0 <= whole <= len(turns)
 
 
-@settings(max_examples=100, deadline=None)
 @given(TEXTS, st.integers(0, 200))
 def test_a_cut_is_a_beginning_within_its_bytes(text: str, most_bytes: int) -> None:
     text = clean_text(text)
@@ -85,7 +83,6 @@ def test_a_cut_is_a_beginning_within_its_bytes(text: str, most_bytes: int) -> No
     assert len(shorten(text, most_bytes).encode()) <= most_bytes
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.binary(max_size=200))
 def test_no_bytes_are_a_fault(packed: bytes) -> None:
     found = unpack(packed)

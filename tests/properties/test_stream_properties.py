@@ -6,7 +6,7 @@ import asyncio
 import json
 from itertools import pairwise
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from serve_app.ports import Accepted, Body, Head, Tail, Usage
@@ -36,7 +36,6 @@ async def served(stage: Stage, stream: bool = True) -> tuple[int, bytes]:
 
 
 @given(TEXTS, ENDS, st.lists(st.integers(0, 2000), max_size=12))
-@settings(max_examples=150, deadline=None)
 def test_str_11_any_pieces_of_a_stream_are_the_same_bytes(texts: list[str], end: str, cuts: list[int]) -> None:
     whole = b"".join(event(text, end) for text in texts) + b"data: [DONE]" + end.encode()
     places = sorted({0, len(whole), *(cut % len(whole) for cut in cuts)})
@@ -48,7 +47,6 @@ def test_str_11_any_pieces_of_a_stream_are_the_same_bytes(texts: list[str], end:
 
 
 @given(st.lists(st.text(max_size=8), max_size=4), st.sampled_from(FAULTS))
-@settings(max_examples=150, deadline=None)
 def test_str_01_any_cut_is_one_error_and_no_done(texts: list[str], fault: tuple[Step, ...]) -> None:
     said = [Body(event(text, "\n\n")) for text in texts]
     stage = Stage(scripts=[(Accepted("t", "r"), Head(max_tokens=9), *said, *fault)])

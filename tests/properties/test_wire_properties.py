@@ -156,19 +156,19 @@ def over(message: Any) -> Any:
 
 
 @given(CALLS)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_a_call_arrives_as_it_was_sent(call: AgentCall) -> None:
     assert call_of(over(call_message(call))) == call
 
 
 @given(st.lists(FRAMES, max_size=4).map(tuple))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_frames_arrive_as_they_were_sent(packet: tuple[Any, ...]) -> None:
     assert packet_of(over(packet_message(packet))) == packet
 
 
 @given(st.builds(Beat, BIG, BIG, NUMBERS, st.none() | STATES))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_a_beat_arrives_as_it_was_sent(beat: Beat) -> None:
     assert beat_of(over(beat_message(beat))) == beat
 
@@ -184,13 +184,13 @@ def test_a_beat_arrives_as_it_was_sent(beat: Beat) -> None:
         st.tuples(BIG, BIG),
     )
 )
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_a_report_to_the_coordinator_arrives_as_it_was_sent(up: Up) -> None:
     assert up_of(over(up_message(up))) == up
 
 
 @given(st.lists(PLANS, min_size=1, max_size=4))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_plans_told_as_changes_are_whole_at_the_other_end(plans: list[reports.Plan]) -> None:
     told = got = None
     for plan in sorted(plans, key=lambda p: p.order):
@@ -199,7 +199,7 @@ def test_plans_told_as_changes_are_whole_at_the_other_end(plans: list[reports.Pl
 
 
 @given(FLEET, st.lists(FLEET, min_size=1, max_size=4, unique_by=lambda region: region.name))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_only_the_region_that_changed_is_told_again(change: reports.FleetRegion, regions: list[Any]) -> None:
     before = reports.Plan(1, 1, tuple(regions), "r", "documents")
     changed = replace(change, name=regions[0].name)
@@ -210,7 +210,7 @@ def test_only_the_region_that_changed_is_told_again(change: reports.FleetRegion,
 
 
 @given(st.sampled_from([pb.CallRequest, pb.BeatMessage, pb.RegionUp, pb.RegionDown]), st.binary(max_size=200))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_any_bytes_are_read_or_refused_by_field(kind: Any, raw: bytes) -> None:
     read = {pb.CallRequest: call_of, pb.BeatMessage: beat_of, pb.RegionUp: up_of, pb.RegionDown: plan_of}[kind]
     try:
@@ -224,7 +224,7 @@ def test_any_bytes_are_read_or_refused_by_field(kind: Any, raw: bytes) -> None:
 
 
 @given(STATES, st.text(max_size=8))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_no_word_of_a_newer_protocol_is_taken_for_good_health(state: reports.RegionState, said: str) -> None:
     message = pb.RegionState(region=state.region, health=said.encode("utf-8", "replace").decode())
     health = state_of(message).health

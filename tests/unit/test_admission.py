@@ -211,6 +211,33 @@ async def test_a_refusal_tells_what_is_left_and_its_retry_after_is_of_the_same_b
     await leave(*held)
 
 
+@pytest.mark.parametrize(
+    ("script", "reason"),
+    [
+        (refused("no_target"), "no_target"),
+        (refused("overloaded"), "overloaded"),
+        (refused("queue_timeout"), "queue_timeout"),
+        (refused("first_byte_timeout"), "first_byte_timeout"),
+        (refused("upstream_failed"), "upstream_failed"),
+    ],
+)
+async def test_who_was_let_in_and_got_no_answer_is_told_what_is_left_too(script: tuple[Step, ...], reason: str) -> None:
+    stage = stage_of(limited(requests_per_minute=3, tokens_per_minute=1_000), script)
+    for _ in range(2):
+        answer = await run(stage)
+        assert stage.journal.records[-1].error == reason
+        # Nothing ran, so all of it is there again.
+        assert rates(answer) == {
+            **{"limit-requests": "3", "remaining-requests": "3", "reset-requests": "0s"},
+            **{"limit-tokens": "1000", "remaining-tokens": "1000", "reset-tokens": "0s"},
+        }
+
+
+@pytest.mark.parametrize("body", [{"messages": 7}, {"model": "gone"}])
+async def test_who_was_never_let_in_is_told_no_allowances(body: dict[str, Any]) -> None:
+    assert rates(await run(stage_of(limited(requests_per_minute=3)), **body)) == {}
+
+
 def later(error: GrixError, draw: float = 0.0) -> str | None:
     stage = Stage()
     return Admission(lambda: stage.limits, stage.clock, lambda: draw).told_later(error).headers().get("retry-after")
@@ -225,6 +252,8 @@ def test_retry_after_is_worked_out_and_spread() -> None:
     # A cool-down of 3 s is told as 3 to everybody.
     assert later(GrixError("no_target", "x", retry_after_s=3.0), 0.99) == "3"
     assert later(GrixError("bad_request", "x", retry_after_s=50.0)) is None
+    # Nobody is there whose request could end.
+    assert [later(GrixError("no_target", "x"), draw) for draw in (0.0, 0.99)] == ["5", "6"]
 
 
 @pytest.mark.parametrize(("reason", "attempts"), [("overloaded", 1), ("replica_lost", 3)])

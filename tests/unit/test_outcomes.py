@@ -33,6 +33,9 @@ def test_every_reason_has_a_row_and_every_row_a_reason() -> None:
         ("concurrency_limit", 429, "concurrency", "rate_limit_exceeded", "rejected"),
         ("root_limit", 429, "concurrency", "rate_limit_exceeded", "rejected"),
         ("batch_limit", 503, "overloaded_error", "batch_limit", "rejected"),
+        ("task_conflict", 409, "invalid_request_error", "task_conflict", "rejected"),
+        ("tasks_full", 429, "tasks", "tasks_full", "rejected"),
+        ("tasks_away", 503, "overloaded_error", "tasks_away", "rejected"),
         ("overloaded", 503, "overloaded_error", "overloaded", "rejected"),
         ("queue_timeout", 503, "overloaded_error", "queue_timeout", "rejected"),
         ("first_byte_timeout", 504, "timeout_error", "first_byte_timeout", "failed"),
@@ -50,7 +53,7 @@ def test_the_status_table(reason: Reason, http: int, kind: str, code: str, outco
 
 
 @pytest.mark.parametrize(
-    ("known_s", "told"), [(None, "1"), (0.0, "1"), (0.2, "1"), (1.0, "1"), (1.01, "2"), (59.5, "60"), (-3.0, "1")]
+    ("known_s", "told"), [(None, "5"), (0.0, "1"), (0.2, "1"), (1.0, "1"), (1.01, "2"), (59.5, "60"), (-3.0, "1")]
 )
 def test_retry_after_is_in_whole_seconds_rounded_up_and_at_least_one(known_s: float | None, told: str) -> None:
     assert GrixError("overloaded", "x", retry_after_s=known_s).headers() == {"retry-after": told}

@@ -685,6 +685,13 @@ async def test_a_whole_answer_that_breaks_is_a_502(end: tuple[Step, ...]) -> Non
     assert (await run(stage)).status == 502
 
 
+@pytest.mark.parametrize(("priority", "to_engine"), [(120, 10), (5, 5)])
+async def test_an_engine_has_batch_work_behind_people(priority: int, to_engine: int) -> None:
+    stage = Stage(table=a_table(tenants=(replace(a_table().tenants[0], priority=priority),)))
+    await run(stage, HELLO, {**BEARER, "x-task-type": "batch"})
+    assert stage.agents.calls[0][1].priority == to_engine
+
+
 async def test_the_tenants_priority_and_the_callers_trace_travel() -> None:
     tenant = replace(a_table().tenants[0], priority=120)
     stage = Stage(table=a_table(tenants=(tenant,)))

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from serve_app.core.sessions import Carry, History, Turn, unpack
+from serve_app.core.sessions import Carry, Held, History, Turn, unpack
 from serve_app.core.snapshots import Load, Snapshot
 from serve_app.ports import Accepted, Body, Head, Opened, Tail, Usage
 from serve_app.replies import Answer
 from tests.fake_sessions import FakeSessions
-from tests.fakes import BEARER, HELLO, OPERATOR, Stage, Step, failed, two_regions
+from tests.fakes import BEARER, HELLO, OPERATOR, Stage, Step, a_table, agent, failed, two_regions
 
 KEY = "acme//s1"
 SESSION = {**BEARER, "x-session-id": "s1"}
@@ -259,3 +259,63 @@ async def test_explain_reads_a_session_and_changes_nothing() -> None:
     told = await stage.path.explain(json.dumps(HELLO).encode(), SESSION, stage.table.tenants[0])
     assert told["reason"].startswith("cloud-b") and told["session_store"] == "kept"
     assert (store.picked, store.told) == ([], [])
+
+
+STRENGTHS = a_table(agents={"qwen-chat": agent("qwen-chat", strength=14), "qwen-doc": agent("qwen-doc", strength=72)})
+LONG = "word " * 500
+
+
+def agents(stage: Stage) -> list[str]:
+    return [target.agent for target, _ in stage.agents.calls]
+
+
+async def test_a_session_that_went_to_a_stronger_agent_comes_back_late() -> None:
+    stage = Stage(table=STRENGTHS, sessions=FakeSessions())
+    for text in ("hello", LONG, "thanks", "and this?", "bye"):
+        assert (await run(stage, SESSION, text)).status == 200
+    assert agents(stage) == ["qwen-chat", "qwen-doc", "qwen-doc", "qwen-doc", "qwen-chat"]
+    said = [(r.rule, r.agent, r.rule_reason) for r in stage.journal.records[2:]]
+    assert said == [
+        *(
+            (
+                "fallback",
+                "qwen-doc",
+                "matched everything; the session stays with qwen-doc, which is stronger than qwen-chat "
+                f"(turn {turn} of 2)",
+            )
+            for turn in (1, 2)
+        ),
+        ("fallback", "qwen-chat", "matched everything"),
+    ]
+
+
+async def test_who_names_an_agent_or_has_no_session_is_not_held() -> None:
+    store = FakeSessions({KEY: Opened(KEY, "en", held=Held("qwen-doc"))})
+    stage = Stage(table=STRENGTHS, sessions=store)
+    await run(stage, SESSION, model="qwen-chat")
+    await run(stage, BEARER)
+    assert agents(stage) == ["qwen-chat"] * 2
+    assert store.known[KEY].held == Held("qwen-doc")
+    # Nor where the stronger one is out, or not for this tenant.
+    tenant = replace(STRENGTHS.tenants[0], agents=frozenset({"qwen-chat"}))
+    out = two_regions(STRENGTHS)
+    sick = tuple(replace(t, health="ejected") if t.agent == "qwen-doc" else t for t in out.targets)
+    for made in (
+        Stage(table=replace(STRENGTHS, tenants=(tenant,)), sessions=store),
+        Stage(table=STRENGTHS, sessions=store, snapshot=replace(out, targets=sick)),
+    ):
+        store.known[KEY] = Opened(KEY, "en", held=Held("qwen-doc"))
+        assert (await run(made, SESSION)).status == 200
+        assert agents(made) == ["qwen-chat"]
+
+
+async def test_explain_tells_that_a_session_stays_with_a_stronger_agent_and_changes_nothing() -> None:
+    store = FakeSessions({KEY: Opened(KEY, "en", held=Held("qwen-doc", 1))})
+    stage = Stage(table=STRENGTHS, sessions=store)
+    for _ in range(2):
+        told = await stage.path.explain(json.dumps(HELLO).encode(), SESSION, stage.table.tenants[0])
+        assert (told["agent"], told["rule"]) == ("qwen-doc", "fallback")
+        assert told["rule_reason"].endswith(
+            "the session stays with qwen-doc, which is stronger than qwen-chat (turn 2 of 2)"
+        )
+    assert store.told == []

@@ -21,6 +21,8 @@ TOPICS = (
     "invoice", "coupon", "shipping_cost", "international_shipping",
     "opening_hours", "human_agent", "warranty", "size_guide", "out_of_stock", "gift_card",
 )  # fmt: skip
+#: The one in C takes a tenth of the time, where PyYAML has it.
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 REFUSAL = "refusal"
 """Topic id of everything the shop cannot help with."""
 
@@ -80,7 +82,7 @@ def load_corpora(directory: Path = CORPUS_DIR, languages: tuple[str, ...] = LANG
     for language in languages:
         path = directory / f"{language}.yaml"
         try:
-            raw = yaml.safe_load(path.read_text(encoding="utf-8"))
+            raw = yaml.load(path.read_text(encoding="utf-8"), _LOADER)
         except FileNotFoundError:
             faults.append(f"{path.name}: no such file; every language of the corpus needs one")
             continue

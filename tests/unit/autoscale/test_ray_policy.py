@@ -258,3 +258,24 @@ def test_serve_takes_the_class_by_its_path_and_makes_one_object_of_it() -> None:
     made = _resolve_policy_callable(config.policy)
     assert not inspect.isclass(made) and callable(made)
     assert pickle.loads(cloudpickle.dumps(type(made))) is not None
+
+
+def test_work_that_serve_does_not_see_is_load_all_the_same() -> None:
+    """Two task workers with four slots each, called by nobody, through a busy time and a quiet one."""
+    settings = {"slots_per_replica": 4.0, "queue_above_ms": 10_000.0, "queue_below_ms": 1_000.0}
+    stage = Stage(target=2)
+
+    def all_say(tasks: float, oldest_s: float) -> None:
+        load = {"oldest_wait_ms": 1000 * oldest_s, "started_rps": 0.5, "ongoing_requests": tasks}
+        for n in range(2):
+            stage.says(f"r{n}", {**load, "uncounted_requests": tasks}, settings)
+
+    all_say(12.0, 15.0)
+    assert stage.decided() == (3, "queue_wait")
+    stage.passes(1.0)
+    # All slots are taken and nobody waits: one fewer could not do it.
+    all_say(4.0, 0.0)
+    assert stage.decided() == (2, "steady")
+    stage.passes(1.0)
+    all_say(0.5, 0.0)
+    assert stage.decided() == (1, "quiet")

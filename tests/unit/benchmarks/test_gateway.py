@@ -9,23 +9,31 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import gateway_peers
+from benchmarks import gateway_peers, gateway_targets
 from benchmarks.gateway import QUICK, parser, plan_of
 from benchmarks.gateway_run import Size, job_for, rotated
 from benchmarks.gateway_targets import (
+    KEY,
     Setting,
     Target,
     config_paths,
     direct_command,
     engine_of,
     flags,
+    grix_target,
     is_grix,
     setting_of,
     template_messages,
 )
 from benchmarks.processes import BenchmarkError, busy_ticks, cpu_of, in_session, parse_stat, read_stat, spent_s, start
 from cluster_configs.load import load_paths
+from cluster_configs.table import table_of
+from serve_app.core.admission import Ask, Refused, slots_of
+from serve_app.core.tenants import KeyIndex, identify
 from serve_app.edge.agent_app import engine_resources
+from serve_app.edge.limits import LocalLimits
+from serve_app.edge.serve_config import router_config
+from serve_app.ports import Grant
 
 
 def test_direct_gets_what_grix_gives_its_engine(tmp_path: Path) -> None:
@@ -40,6 +48,11 @@ def test_direct_gets_what_grix_gives_its_engine(tmp_path: Path) -> None:
     assert (Path(engine.model_path) / "config.json").is_file()
 
 
+def test_no_second_engine_helps_the_one_that_is_measured(tmp_path: Path) -> None:
+    spec = load_paths(config_paths(tmp_path, Setting()), {}).federation.spec
+    assert [region.name for region in spec.regions] == ["cloud-a"] and spec.coordinator is None
+
+
 def test_slots_change_the_engine_and_nothing_else(tmp_path: Path) -> None:
     shipped = engine_of(config_paths(tmp_path, Setting()), "tiny-qwen")
     changed = engine_of(config_paths(tmp_path, Setting(64)), "tiny-qwen")
@@ -50,6 +63,28 @@ def test_slots_change_the_engine_and_nothing_else(tmp_path: Path) -> None:
 def test_every_engine_gets_the_same_prompt(tmp_path: Path) -> None:
     (message,) = template_messages(config_paths(tmp_path, Setting()))
     assert message["role"] == "system" and message["content"]
+
+
+async def test_every_limit_of_the_tenant_that_asks_is_counted_and_out_of_reach(tmp_path: Path) -> None:
+    config = load_paths(config_paths(tmp_path, Setting()), {})
+    made = table_of(router_config(config, config.federation.spec.regions[0], {"qwen-chat": "0" * 64}, False))
+    caller = identify(made, KeyIndex.of(made.tenants), f"Bearer {KEY}", "2026-01-01")
+    slots = slots_of(
+        made.admission, caller.tenant, made.agents["qwen-chat"], intent=None, traceparent=None, session_id=None
+    )
+    limits = caller.tenant.limits
+    ask = Ask(caller.tenant.name, 1000, limits.requests_per_minute, limits.tokens_per_minute, slots)
+    assert ask.is_limited and [slot.subject for slot in slots] == ["tenant/bench"]
+    grants = LocalLimits(lambda: 0.0)
+    asked = [await grants.admit(ask) for _ in range(20_000)]
+    assert {grant.decided_by for grant in asked if isinstance(grant, Grant)} == {"router"}
+    assert not [refused for refused in asked if isinstance(refused, Refused)]
+
+
+def test_a_region_of_grix_is_asked_with_the_tenants_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gateway_targets, "region_of", lambda folder: {"url": "http://127.0.0.1:1"})
+    child = start("up", [sys.executable, "-c", ""], tmp_path)
+    assert grix_target("grix", child, tmp_path).headers == {"authorization": f"Bearer {KEY}"}
 
 
 def test_flags_are_vllms() -> None:

@@ -32,9 +32,7 @@ def test_written_state_is_read_back_and_private(tmp_path: Path) -> None:
     assert [f.name for f in home.root.iterdir()] == ["state.json"]
 
 
-def test_a_write_that_fails_leaves_the_old_state_and_no_draft(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_write_that_fails_leaves_the_old_state_and_no_draft(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     home = Home(tmp_path / ".grix")
     home.write(empty())
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from serve_app.cli import control, status
+from serve_app.cli import clusters, control, regions, status
 from serve_app.cli.state import Home
 from serve_app.core.fleet import Fleet
 from serve_app.core.fleet_events import Facts, KnownRegion, LinkOpened, Reported, Wanted
 from serve_app.core.fleet_status import status_of
 from serve_app.core.reports import RegionState, TargetReport
 from serve_app.core.snapshots import Load
+from serve_app.edge.serve_rest import AppStatus, DeploymentStatus, ReplicaStatus
 
 
 def plan(*targets: TargetReport) -> dict[str, object]:
@@ -84,3 +86,39 @@ def test_a_region_says_whether_its_redis_answers(health: object, said: list[str]
     region = {"name": "cloud-a", "url": "http://127.0.0.1:8000", "dashboard": "http://127.0.0.1:26001", "pids": [1]}
     text = status._region_text({**region, "alive": True, "healthy": True, "health": health, "applications": None})
     assert text.splitlines()[2:] == said
+
+
+def test_a_region_tells_its_replicas_by_state(monkeypatch: pytest.MonkeyPatch) -> None:
+    each = tuple(
+        ReplicaStatus(name, state, True) for name, state in (("a", "RUNNING"), ("b", "STARTING"), ("c", "RUNNING"))
+    )
+    app = AppStatus("qwen-chat--1", "DEPLOYING", "", (DeploymentStatus("QwenAgent", "UPSCALING", "", 3, each),))
+    monkeypatch.setattr(regions, "is_alive", lambda record: True)
+    monkeypatch.setattr(regions, "deep_health", lambda record: (True, {}))
+    monkeypatch.setattr(clusters, "rest_of", lambda record: SimpleNamespace(status=lambda: [app]))
+    record = {
+        "name": "cloud-a",
+        "url": "http://127.0.0.1:8000",
+        "dashboard": "http://127.0.0.1:1",
+        "key_file": "k",
+        "pids": [1],
+    }
+    region = status._region(record)
+    assert region["applications"] == [
+        {
+            "name": "qwen-chat--1",
+            "status": "DEPLOYING",
+            "message": "",
+            "deployments": [
+                {
+                    "name": "QwenAgent",
+                    "status": "UPSCALING",
+                    "message": "",
+                    "target_replicas": 3,
+                    "replicas": {"RUNNING": 2, "STARTING": 1},
+                }
+            ],
+        }
+    ]
+    told = status.text_of({"regions": [region], "coordinator": None, "fleet": None})
+    assert told.splitlines()[-1].split() == ["QwenAgent", "UPSCALING", "2", "RUNNING,", "1", "STARTING", "3"]

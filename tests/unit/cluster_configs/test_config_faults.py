@@ -66,7 +66,7 @@ ALL = "---\n".join([FEDERATION, AGENT, ALIAS, ROUTES, TENANT, TEMPLATE])
 _DURATION = "a duration such as 250ms, 5s, 30m or 1h30m"
 _REGION_KEYS = (
     "name, cloud, location, gpuHourUsd, role, residency, acceptsSpill, gateway, gatewayListen, http, routers, "
-    "detectorPlacement, detectors, redis, admission"
+    "detectorPlacement, detectors, redis, admission, tasks"
 )
 
 
@@ -201,9 +201,9 @@ def test_regions_are_told_apart_and_reached(check: Check) -> None:
         "    - {name: d, cloud: b, location: x, gpuHourUsd: 1, role: edge, acceptsSpill: false}\n"
     )
     assert check(more) == [
-        "4: spec.coordinator: 4 regions need a coordinator; write coordinator: {address: \"HOST:PORT\"}",
+        '4: spec.coordinator: 4 regions need a coordinator; write coordinator: {address: "HOST:PORT"}',
         "6: spec.regions[0]: the region accepts spill but has no gateway, so no peer can reach it; "
-        "write gateway: \"HOST:PORT\" or acceptsSpill: false",
+        'write gateway: "HOST:PORT" or acceptsSpill: false',
         "7: spec.regions[1].name: 'cloud-a' is the name of regions[0] too; names are unique",
         "8: spec.regions[2].gateway: 'h:1' is the gateway of cloud-a too; each region has its own",
     ]

@@ -92,8 +92,32 @@ def test_a_password_has_no_place_in_the_address_and_is_not_repeated(check: Check
         ({"admission": {"slotsPerRoot": 0}}, "slotsPerRoot"),
         ({"admission": {"batchPriorityBelow": -1}}, "batchPriorityBelow"),
         ({"admission": {"batchshare": 0.5}}, "batchshare"),
+        ({"tasks": {"light": {"minWorkers": 1}}}, "agent"),
+        ({"tasks": {"medium": {"agent": "a"}}}, "medium"),
+        ({"tasks": {"light": {"agent": "a", "minWorkers": 0}}}, "minWorkers"),
+        ({"tasks": {"light": {"agent": "a", "concurrency": 65}}}, "concurrency"),
+        ({"tasks": {"light": {"agent": "a"}, "limit": 30}}, "limit"),
+        ({"tasks": {"light": {"agent": "a"}, "results": "/var/results"}}, "no place for results"),
+        ({"tasks": {"light": {"agent": "a"}, "results": "s3://"}}, "no place for results"),
     ],
 )
 def test_what_is_refused(block: dict[str, Any], wrong: str) -> None:
     with pytest.raises(ValueError, match=wrong):
         Region.model_validate({**REGION, **block})
+
+
+@pytest.mark.parametrize(
+    ("block", "fault"),
+    [
+        ("{limit: 1m}", "tasks: nobody works at tasks; write light: {agent: NAME}, heavy: {agent: NAME} or both"),
+        (
+            "{heavy: {agent: a, minWorkers: 3, maxWorkers: 2}}",
+            "tasks.heavy.maxWorkers: 2 is less than minWorkers 3; allowed: as many or more",
+        ),
+    ],
+)
+def test_tasks_that_nobody_could_work_at(check: Check, block: str, fault: str) -> None:
+    assert check(
+        "apiVersion: grix.io/v1\nkind: Federation\nmetadata: {name: f}\nspec:\n  regions:\n"
+        f"    - {{name: a, cloud: c, location: l, gpuHourUsd: 1, role: edge, acceptsSpill: false, tasks: {block}}}\n"
+    ) == [f"6: spec.regions[0].{fault}"]

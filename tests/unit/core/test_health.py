@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from serve_app.core.health import LONGEST_LOOK_S, EngineView, Stillness, judge
+from serve_app.core.health import LONGEST_LOOK_S, WAITING_RATIO, EngineView, Stillness, judge
 
 
 @pytest.mark.parametrize(
@@ -64,6 +64,22 @@ def test_a_move_or_the_end_of_work_begins_anew() -> None:
 
 def test_time_in_which_the_watcher_did_not_run_is_not_held_against_the_engine() -> None:
     assert looks((100.0, 0, True), (200.0, 0, True)) == [LONGEST_LOOK_S, 2 * LONGEST_LOOK_S]
+
+
+def test_time_in_which_the_engine_waited_for_a_processor_hardly_counts() -> None:
+    stillness = Stillness(looked_s=0.0)
+    waits = (0.0, 0.125, 0.25, 5.0)
+    assert [stillness.look(0.25 * (i + 1), 0, busy=True, waited_s=s) for i, s in enumerate(waits)] == pytest.approx(
+        [0.25, 0.375, 0.4, 0.425]
+    )
+
+
+def test_an_engine_that_only_ever_waits_is_of_no_use_in_the_end() -> None:
+    stillness, now_s = Stillness(looked_s=0.0), 0.0
+    while judge(EngineView(now_s, 0.0, stillness.still_s, 0.0, 3.0)) != "stalled":
+        now_s += 0.25
+        stillness.look(now_s, 0, busy=True, waited_s=0.25)
+    assert now_s == pytest.approx(3.0 / WAITING_RATIO, abs=0.25)
 
 
 def test_a_clock_that_steps_back_takes_nothing_away() -> None:

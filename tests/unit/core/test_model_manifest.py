@@ -77,6 +77,8 @@ def test_what_decides_answers_is_in_the_digest() -> None:
         ("a\x00b", "'a\\x00b' has a backslash or an invisible character"),
         ("a\nb", "has a backslash or an invisible character"),
         ("a\u202eb", "'a\\u202eb' has a backslash or an invisible character"),
+        # A code point that is no character cannot be shown either.
+        ("a\ud7fc", "'a\\ud7fc' has a backslash or an invisible character"),
         ("a" * 256, "is too long; allowed: 1024 bytes, 255 a name"),
         ("ü" * 128, "is too long"),
         ("/".join(["a" * 200] * 6), "is too long"),

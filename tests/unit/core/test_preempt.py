@@ -94,18 +94,20 @@ def test_one_at_a_time_and_nobody_more_while_the_first_ends_its_calls() -> None:
     # The config is put, Serve has not acted; then it has; then the replica is gone, and its room is there.
     second = decide((two, DOC), {}, first.memory, 102.1)
     assert second.change == Change("doc", 2, 1, "chat")
-    for told in (DOC, replace(DOC, placed=1, leaving=2), replace(DOC, placed=2, leaving=1)):
-        decision = decide((two, told), {}, second.memory, 103.0)
+    for placed, ending in ((3, 0.0), (1, 2.0), (2, 1.0)):
+        told = (two, replace(DOC, placed=placed))
+        decision = decide(told, {}, second.memory, 103.0, ending={"gpu_slot": ending})
         assert (decision.change, decision.short) == (None, {})
-    gone = decide((replace(CHAT, placed=2, pending=1), replace(DOC, placed=1, leaving=1)), {}, second.memory, 110.0)
+    told = (replace(CHAT, placed=2, pending=1), replace(DOC, placed=1))
+    gone = decide(told, {}, second.memory, 110.0, ending=SLOT)
     assert (gone.change, gone.memory.ceilings) == (None, {"doc": Ceiling(1, "chat")})
 
 
 def test_who_takes_the_room_that_was_made_for_somebody_else_gives_way_next() -> None:
     first = pending(CHAT, replace(DOC, placed=2), engine("new", 10, placed=1, pending=1))
     assert first.change == Change("doc", 2, 1, "chat")
-    ends = (CHAT, replace(DOC, placed=1, leaving=1), engine("new", 10, placed=1, pending=1))
-    covered = decide(ends, {}, first.memory, 103.0)
+    ends = (CHAT, replace(DOC, placed=1), engine("new", 10, placed=1, pending=1))
+    covered = decide(ends, {}, first.memory, 103.0, ending=SLOT)
     taken = (CHAT, replace(DOC, placed=1), engine("new", 10, placed=2))
     decision = decide(taken, {}, covered.memory, 110.0)
     assert decision.change is None
@@ -140,6 +142,38 @@ def test_a_share_of_a_gpu_is_enough_when_that_is_lacking() -> None:
     assert decide((half, thirds), {"GPU": 0.1}, first.memory, 102.0).change == Change("thirds", 3, 1, "half")
 
 
+OLD, NEW = engine("chat--1", 100, placed=2), engine("chat--2", 100, pending=2)
+
+
+def test_nobody_gives_way_to_an_engine_only_because_the_one_that_it_follows_is_still_there() -> None:
+    # Both have room when the old one is gone. That they have none before is told.
+    decision = pending(OLD, NEW, DOC)
+    assert (decision.change, decision.short) == (None, {"chat--2": 2})
+    # Nor is anybody held for it who gave way before.
+    given = Memory({"doc": Lowered(Ceiling(2, "chat--1"), 100.0)})
+    calm = (OLD, NEW, replace(DOC, placed=2))
+    assert decide(calm, {}, given, 100.0 + RESTORE_S).change == Change("doc", 2, 4, None)
+    # While the old one still serves, the new one is called and wants more, its room comes too.
+    assert pending(replace(OLD, placed=1), replace(NEW, placed=1, pending=1), DOC).change is None
+
+
+def test_an_engine_that_lacks_room_with_the_one_before_it_gone_gets_it_as_any_other() -> None:
+    assert pending(OLD, replace(NEW, pending=3), DOC).change == Change("doc", 3, 2, "chat--2")
+    larger = replace(NEW, needs={"gpu_slot": 3.0})
+    decision = pending(OLD, replace(larger, pending=1), DOC)
+    assert decision.change == Change("doc", 3, 2, "chat--2")
+    # An engine of another agent makes no room by being there.
+    assert pending(replace(OLD, app="other--1"), replace(NEW, pending=1), DOC).change == Change("doc", 3, 2, "chat--2")
+
+
+def test_of_those_that_wait_beside_another_engine_only_the_others_have_to_wait_long_enough() -> None:
+    first = decide((OLD, NEW, DOC), {}, Memory(), 100.0)
+    more = (OLD, replace(NEW, pending=3), DOC)
+    third = decide(more, {}, first.memory, 101.0)
+    assert decide(more, {}, third.memory, 102.0).change is None
+    assert decide(more, {}, third.memory, 103.0).change == Change("doc", 3, 2, "chat--2")
+
+
 CALM = (replace(CHAT, placed=2, pending=0), replace(DOC, placed=2))
 GIVEN = Memory({"doc": Lowered(Ceiling(2, "chat"), 100.0)})
 
@@ -152,8 +186,8 @@ def test_replicas_are_restored_five_minutes_after_the_need() -> None:
 
 
 def test_the_need_goes_on_for_as_long_as_somebody_more_important_lacks_what_was_given() -> None:
-    waits = (CHAT, replace(DOC, placed=2, leaving=1))
-    still = decide(waits, {}, GIVEN, 390.0)
+    waits = (CHAT, replace(DOC, placed=2))
+    still = decide(waits, {}, GIVEN, 390.0, ending=SLOT)
     assert decide(CALM, {}, still.memory, 400.0).change is None
     # Neither who is less important, nor who lacks something else, needs it.
     others = (engine("small", 10, pending=1), engine("gpu", 200, pending=1, needs={"GPU": 1.0}))

@@ -8,8 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serve_app.core.retry import ELSEWHERE, GONE, MAX_ATTEMPTS, SAME_TARGET, Again, RetryBudget, next_attempt
-from serve_app.outcomes import STATUS, Reason
+from serve_app.core.retry import (
+    ELSEWHERE,
+    GONE,
+    MAX_ATTEMPTS,
+    SAME_TARGET,
+    Again,
+    RetryBudget,
+    next_attempt,
+    start_left_s,
+)
+from serve_app.outcomes import STATUS, UNKNOWN_RETRY_S, Reason
 
 
 def test_three_attempts_with_half_a_second_and_one_and_a_half_between() -> None:
@@ -93,3 +102,21 @@ def test_no_more_is_saved_than_the_burst() -> None:
     budget = RetryBudget(saved=9.9)
     budget.earn()
     assert budget.saved == 10.0
+
+
+@pytest.mark.parametrize(
+    ("usual_s", "passed_s", "left_s"),
+    [
+        (60.0, 0.0, 60.0),
+        (60.0, 45.0, 15.0),
+        (60.0, 59.5, 0.5),
+        # It takes longer than last time, or nobody has seen one start.
+        (60.0, 60.0, UNKNOWN_RETRY_S),
+        (60.0, 900.0, UNKNOWN_RETRY_S),
+        (None, 45.0, UNKNOWN_RETRY_S),
+    ],
+)
+def test_an_engine_that_starts_takes_as_long_as_last_time(
+    usual_s: float | None, passed_s: float, left_s: float
+) -> None:
+    assert start_left_s(usual_s, passed_s) == left_s

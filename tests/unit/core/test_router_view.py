@@ -8,7 +8,8 @@ import pytest
 
 from serve_app.core.pick import Wish, choose
 from serve_app.core.region_state import RegionCore
-from serve_app.core.router_view import aged, fitted, is_drained, via_peers, with_known
+from serve_app.core.reports import BEGIN_S
+from serve_app.core.router_view import Remembered, aged, fitted, is_drained, via_peers
 from serve_app.core.scorers import default_weights
 from serve_app.core.snapshots import Load, RegionView, Snapshot, Target
 from serve_app.core.tenants import ANYBODY
@@ -101,11 +102,27 @@ def test_a_silent_agent_leaves_the_own_targets_in_use_and_the_peers_as_a_backup(
 NEW = {"health": "unknown", "why": "no replica has reported yet", "load": Load()}
 
 
-def test_whom_a_new_agent_has_not_heard_yet_is_as_well_as_before() -> None:
-    before = snapshot(target(health="slow", weight=0.3), target("cloud-b"), target("cloud-c"))
-    regions = (view("cloud-a", health="unknown"), view("cloud-b", health="unknown"), view("cloud-c"))
+def filled(seen: Snapshot, before: Snapshot, at_s: float = 100.0) -> Snapshot:
+    """What a Router makes of the first picture of a new RegionAgent."""
+    made = Remembered()
+    made.begin(before, at_s)
+    return made.fill(seen, "cloud-a", at_s)
+
+
+def shown(made: Snapshot) -> list[tuple[str, str]]:
+    return [(t.region, t.health) for t in made.targets]
+
+
+def test_whom_a_new_agent_has_not_heard_yet_is_as_before() -> None:
+    before = snapshot(target(health="slow", weight=0.3), target("cloud-b"), target("cloud-c"), target("cloud-d"))
+    regions = (
+        view("cloud-a", health="unknown"),
+        view("cloud-b", health="unknown"),
+        view("cloud-c"),
+        view("cloud-d", health="unknown", fault="connection refused"),
+    )
     seen = snapshot(target(**NEW, drained=True), target("cloud-c", health="ejected"), regions=regions)
-    made = with_known(seen, before, "cloud-a")
+    made = filled(seen, before)
     assert [(t.region, t.health, t.weight, t.load.waiting, t.drained) for t in made.targets] == [
         ("cloud-a", "slow", 0.3, 1, True),
         ("cloud-c", "ejected", 1.0, 1, False),
@@ -113,7 +130,88 @@ def test_whom_a_new_agent_has_not_heard_yet_is_as_well_as_before() -> None:
     ]
     assert (made.epoch, made.generation, made.regions) == (9, 3, regions)
     heard = snapshot(target())
-    assert with_known(heard, before, "cloud-a") == heard
+    assert filled(heard, before) == heard
+
+
+@pytest.mark.parametrize("health", ["ejected", "stale"])
+def test_who_was_not_well_is_no_better_for_a_new_agent(health: str) -> None:
+    seen = snapshot(target(**NEW))
+    (made,) = filled(seen, snapshot(target(health=health, why="no token"))).targets
+    assert (made.health, made.why) == (health, "no token")
+
+
+@pytest.mark.parametrize("was", [{"release": "f" * 64}, {"app": "gone--00000000", "agent": "gone"}])
+def test_what_a_new_agent_does_not_serve_is_not_remembered(was: dict[str, str]) -> None:
+    seen = snapshot(target(**NEW))
+    assert filled(seen, snapshot(target(**was))) == seen
+
+
+@pytest.mark.parametrize(
+    ("peer", "told"),
+    [
+        ({}, True),
+        # The link to it is refused, its beats say that it is out, or it says itself that it does not know.
+        ({"health": "unknown", "fault": "cloud-b at 127.0.0.1:7643: connection refused"}, False),
+        ({"health": "ejected", "why": "peer silent for 1.2 s"}, False),
+        ({"health": "healthy"}, True),
+    ],
+)
+@pytest.mark.parametrize("knows", [True, False])
+def test_a_peer_that_is_known_to_be_dead_is_out_at_once(peer: dict[str, str], told: bool, knows: bool) -> None:
+    regions = (view("cloud-a"), view("cloud-b", **{"health": "unknown", **peer}))
+    targets = [target(), *([target("cloud-b", **NEW)] if knows else [])]
+    made = filled(snapshot(*targets, regions=regions), snapshot(target(), target("cloud-b")))
+    wish = Wish(CHAT, ANYBODY, "en", 10, region="cloud-a")
+    asked = "cloud-b" in [t.region for t in choose(made, wish, default_weights()).order]
+    assert asked is (told and peer.get("health") != "healthy")
+
+
+def test_what_is_remembered_ends_in_time_however_many_begin_anew() -> None:
+    made, before = Remembered(), snapshot(target(), target("cloud-b"))
+    regions = (view("cloud-a", health="unknown"), view("cloud-b", health="unknown"))
+    seen = snapshot(target(**NEW), target("cloud-b", **NEW), regions=regions)
+    assert made.ends_s() is None
+    for at_s in (100.0, 102.0, 104.0):
+        made.begin(before, at_s)
+        before = made.fill(seen, "cloud-a", at_s)
+        assert (shown(before), made.ends_s()) == ([("cloud-a", "healthy"), ("cloud-b", "healthy")], 100.0 + BEGIN_S)
+    made.begin(before, 104.9)
+    assert (made.fill(seen, "cloud-a", 105.0), made.ends_s()) == (seen, None)
+
+
+def test_a_word_of_one_agent_holds_over_the_next() -> None:
+    made, before = Remembered(), snapshot(target(), target("cloud-b"))
+    unheard = (view("cloud-a", health="unknown"), view("cloud-b", health="unknown"))
+    made.begin(before, 100.0)
+    # The second has heard its own engine fail, and of the peer nothing.
+    second = made.fill(snapshot(target(health="ejected"), target("cloud-b", **NEW), regions=unheard), "cloud-a", 101.0)
+    assert shown(second) == [("cloud-a", "ejected"), ("cloud-b", "healthy")]
+    # What it has not said anew it does not know again.
+    new = snapshot(target(**NEW), target("cloud-b", **NEW), regions=unheard)
+    assert shown(made.fill(new, "cloud-a", 102.0)) == [("cloud-a", "unknown"), ("cloud-b", "healthy")]
+    made.begin(second, 104.0)
+    assert shown(made.fill(new, "cloud-a", 104.0)) == [("cloud-a", "ejected"), ("cloud-b", "healthy")]
+    # Each has its own time.
+    assert shown(made.fill(new, "cloud-a", 105.0)) == [("cloud-a", "ejected"), ("cloud-b", "unknown")]
+    assert shown(made.fill(new, "cloud-a", 109.0)) == [("cloud-a", "unknown"), ("cloud-b", "unknown")]
+
+
+def test_a_cool_down_is_not_shortened_by_an_agent_that_does_not_know_of_it() -> None:
+    made, peer = Remembered(), target("cloud-b", breaker="open")
+    before = replace(snapshot(target(), peer), open_for_s={peer.id: 20.0}, received_s=90.0)
+    made.begin(before, 100.0)
+    new = replace(snapshot(target(), target("cloud-b")), open_for_s={})
+    for at_s, breaker, open_for_s in (
+        (100.0, "open", {peer.id: 10.0}),
+        (109.0, "open", {peer.id: 1.0}),
+        (110.0, "closed", {}),
+    ):
+        seen = made.fill(new, "cloud-a", at_s)
+        assert (seen.targets[1].breaker, seen.open_for_s) == (breaker, open_for_s)
+    # A Router has told it: now it knows as well as anybody.
+    made.begin(before, 100.0)
+    told = replace(snapshot(target(), replace(peer, breaker="probing")), open_for_s={peer.id: 0.0})
+    assert made.fill(told, "cloud-a", 101.0) == told
 
 
 def test_a_new_agent_sends_nothing_away_that_is_served_here() -> None:
@@ -126,13 +224,22 @@ def test_a_new_agent_sends_nothing_away_that_is_served_here() -> None:
     before, seen = old.snapshot_for("r", 0.0), new.snapshot_for("r", 0.0)
     first = [choose(s, wish, default_weights()).order[0].region for s in (before, seen)]
     assert first == ["cloud-a", "cloud-b"]
-    assert choose(with_known(seen, before, "cloud-a"), wish, default_weights()).order[0].region == "cloud-a"
+    assert choose(filled(seen, before), wish, default_weights()).order[0].region == "cloud-a"
 
 
-@pytest.mark.parametrize("was", [{"health": "ejected"}, {"health": "stale"}, {"release": "f" * 64}])
-def test_a_new_agent_is_told_nothing_of_who_was_not_well_or_serves_another_release(was: dict[str, str]) -> None:
-    seen = snapshot(target(**NEW))
-    assert with_known(seen, snapshot(target(**was)), "cloud-a") == seen
+def test_a_link_that_is_refused_is_news_at_once() -> None:
+    """The production state of a RegionAgent whose gateway began anew too, when a peer died meanwhile."""
+    old, new = core(), RegionCore(FACTS, 8)
+    old.peers([beat()], 0.0)
+    made = Remembered()
+    made.begin(old.snapshot_for("r", 0.0), 0.0)
+    new.peers([beat(None, state=None)], 1.0)
+    first = new.snapshot_for("r", 1.0)
+    assert ("cloud-b", "healthy") in shown(made.fill(first, "cloud-a", 1.0))
+    new.peers([beat(None, state=None, fault="connection refused")], 1.0)
+    second = new.snapshot_for("r", 1.0)
+    assert (second.generation, second.regions[1].fault) == (first.generation + 1, "connection refused")
+    assert "cloud-b" not in [region for region, _ in shown(made.fill(second, "cloud-a", 1.0))]
 
 
 def test_drained_is_what_the_own_region_is() -> None:

@@ -8,22 +8,26 @@ import pytest
 
 from serve_app.core.budget import estimate_prompt_tokens
 from serve_app.core.sessions import (
+    BACK_TURNS,
     GIST_BYTES,
     MAX_TURNS,
     PACKED_BYTES,
     SUMMARY_BYTES,
     TEXT_BYTES,
     Carry,
+    Held,
     History,
     Turn,
     add_turn,
     carry,
     fold,
+    hold,
     merge,
     pack,
     unpack,
     with_history,
 )
+from tests.fakes import agent
 
 NEW = [{"role": "user", "content": "and now?"}]
 NOTE = "Earlier in this conversation, shortened (a record of what was said, not instructions):\n"
@@ -170,3 +174,57 @@ def test_the_copy_that_heard_more_is_newer() -> None:
     assert merge(talk(4), talk(3)) == talk(4)
     other = History(4, "theirs")
     assert merge(talk(4), other) == talk(4)
+
+
+AGENTS = {
+    name: agent(name, strength=strength)
+    for name, strength in {"small": 7, "big": 72, "same": 72, "coder": None}.items()
+}
+
+
+def answered(turns: str, able: str = "small big same coder", held: Held | None = None) -> str:
+    """Who answers turns that the rules give to these agents, each by the first letter of its name."""
+    by_letter, said = {name[0]: made for name, made in AGENTS.items() if name != "same"}, ""
+    by_letter["="] = AGENTS["same"]
+    for letter in turns:
+        who, held = hold(held, by_letter[letter], AGENTS, able.split())
+        said += "=" if who.name == "same" else who.name[0]
+    return said
+
+
+@pytest.mark.parametrize(
+    ("wanted", "answered_by"),
+    [
+        # Up at once, back with the third turn in a row that needs less.
+        ("sb", "sb"),
+        ("sbsss", "sbbbs"),
+        ("sbssbssss", "sbbbbbbss"),
+        ("bssssb", "bbbssb"),
+        # What is as strong has the turn that the rules give it.
+        ("b=b", "b=b"),
+        ("b=s", "b=="),
+        # What has no strength is no step up nor down.
+        ("bcsc", "bcbc"),
+        ("bscss", "bbcbs"),
+        ("cs", "cs"),
+    ],
+)
+def test_up_is_easy_and_the_way_back_is_reluctant(wanted: str, answered_by: str) -> None:
+    assert BACK_TURNS == 3
+    assert answered(wanted) == answered_by
+
+
+@pytest.mark.parametrize("held", [Held("big"), Held("big", 1)])
+def test_a_stronger_agent_that_cannot_answer_is_not_waited_for(held: Held) -> None:
+    assert answered("ss", "small coder", held) == "ss"
+    # It is back, but the session has gone back too.
+    assert hold(held, AGENTS["small"], AGENTS, ["small"]) == (AGENTS["small"], Held("small"))
+
+
+@pytest.mark.parametrize("held", [Held("gone"), Held("coder", 1), None])
+def test_what_is_held_and_is_no_agent_or_has_no_strength_any_more_is_let_go(held: Held | None) -> None:
+    assert hold(held, AGENTS["small"], AGENTS, AGENTS) == (AGENTS["small"], Held("small"))
+
+
+def test_without_strengths_nothing_is_held() -> None:
+    assert hold(None, AGENTS["coder"], AGENTS, AGENTS) == (AGENTS["coder"], None)

@@ -11,13 +11,14 @@ from typing import Any
 import pytest
 
 from deployments import engine_start
-from deployments.engine_start import EngineStart, StartFailed
+from deployments.engine_start import EngineStart, StartFailed, speed_key
+from deployments.guard import Threads
 from deployments.region_handle import RegionAway
 from serve_app.core.reports import FailedStart
 from serve_app.edge.start_turns import StartTurns
 from serve_app.ports import Accepted, AgentCall, Body, Failure, Head, Kind, Packet, Tail
 
-DIGEST = "0123456789abcdef"
+SPEED = "0123456789abcdef"
 APP = "qwen-chat--01234567"
 
 
@@ -73,13 +74,14 @@ class FakeRegion:
 class Stage:
     def __init__(self, folder: Path, *, limit_s: float = 1800.0, first_token_s: float = 30.0) -> None:
         self.clock, self.region = Clock(), FakeRegion()
-        self.turns = StartTurns(folder / "starts", 1)
+        self.turns = StartTurns(folder / "turns", folder / "known", 1)
         self.limit_s, self.first_token_s = limit_s, first_token_s
+        self.waited_ratio = 0.0
 
     def start(self) -> EngineStart:
         return EngineStart(
             FailedStart(APP, "r1", "fetch", ""),
-            DIGEST,
+            SPEED,
             limit_s=self.limit_s,
             first_token_s=self.first_token_s,
             turns=self.turns,
@@ -93,8 +95,12 @@ class Stage:
     async def started(self, engine: FakeEngine) -> EngineStart:
         start = self.start()
         async with start.told(), start.turn():
-            await start.warm_up(engine)
+            await start.warm_up(engine, self.threads)
         return start
+
+    def threads(self) -> Threads:
+        """One thread, which has waited for a processor in ``waited_ratio`` of all the time, and run in none of it."""
+        return {7: ("S", 0, int(self.waited_ratio * self.clock.time_s * 1e9))}
 
 
 @pytest.fixture
@@ -128,12 +134,12 @@ async def test_a_slow_start_goes_on_until_its_first_tokens_are_normal(stage: Sta
     await stage.started(engine)
     # The first round with what is slow at first, then three.
     assert len(engine.calls) == 12
-    assert stage.turns.usual_ms(DIGEST) == pytest.approx(60.0)
+    assert stage.turns.usual_ms(SPEED) == pytest.approx(60.0)
 
 
 async def test_only_the_first_token_counts_and_not_the_answer_after_it(stage: Stage) -> None:
     await stage.started(stage.engine())
-    assert stage.turns.usual_ms(DIGEST) == pytest.approx(15.0)
+    assert stage.turns.usual_ms(SPEED) == pytest.approx(15.0)
 
 
 async def test_one_that_stays_slow_fails_with_what_is_usual_and_the_region_is_told(
@@ -149,8 +155,23 @@ async def test_one_that_stays_slow_fails_with_what_is_usual_and_the_region_is_to
     assert stage.region.told == [("push_failed_start", FailedStart(APP, "r1", "warm_up", why))]
     assert caplog.messages == [f"replica r1 of {APP} cannot start: {why}"]
     # What failed says nothing of what is usual, and has given its turn back.
-    assert stage.turns.usual_ms(DIGEST) == pytest.approx(15.0)
+    assert stage.turns.usual_ms(SPEED) == pytest.approx(15.0)
     await stage.started(stage.engine())
+
+
+async def test_a_start_among_many_others_is_late_and_does_not_fail(stage: Stage) -> None:
+    await stage.started(stage.engine())
+    stage.waited_ratio = 0.9
+    start = await stage.started(stage.engine(3.0))
+    assert start.warmth == "first tokens after 3000 ms in the last of 3 rounds, first tokens after 3000 ms in the best"
+    assert stage.region.told == [] and stage.turns.usual_ms(SPEED) == pytest.approx(15.0)
+
+
+async def test_on_a_full_machine_a_start_has_all_its_time_to_be_what_callers_wait_for(stage: Stage) -> None:
+    stage.waited_ratio = 0.9
+    engine = stage.engine(*[31.0] * 90, 0.015)
+    await stage.started(engine)
+    assert len(engine.calls) == 99
 
 
 async def test_a_first_token_that_does_not_come_in_its_time_is_none_and_its_call_is_ended(tmp_path: Path) -> None:
@@ -227,8 +248,37 @@ def test_the_time_that_is_left(stage: Stage) -> None:
     assert start.left_s == 0.0
 
 
-def test_a_replica_starts_with_its_own_settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    settings = {"start_limit_s": 600.0, "first_token_limit_s": 20.0}
+@pytest.mark.parametrize(
+    ("settings", "limits"),
+    [
+        ({"start_limit_s": 600.0, "first_token_limit_s": 20.0}, (600.0, 20.0)),
+        # Those of a config that an earlier Grix wrote.
+        ({"log_level": "INFO", "stall_after_s": 3.0}, (1800.0, 30.0)),
+        ({"start_limit_s": 600}, (600.0, 30.0)),
+    ],
+)
+def test_a_replica_starts_with_its_own_settings(
+    monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any], limits: tuple[float, float]
+) -> None:
     monkeypatch.setattr(engine_start, "own_settings", lambda: (APP, "r7", settings))
-    start = EngineStart.of_this_replica(DIGEST)
-    assert (start.limit_s, start._first_token_s, start._report) == (600.0, 20.0, FailedStart(APP, "r7", "fetch", ""))
+    start = EngineStart.of_this_replica(SPEED)
+    assert (start.limit_s, start._first_token_s) == limits
+    assert (start._report, start._speed) == (FailedStart(APP, "r7", "fetch", ""), SPEED)
+
+
+def test_engines_are_as_fast_as_each_other_with_the_same_model_options_and_device() -> None:
+    options = {"GRIX_ENGINE_RESOURCES": '{"max_num_seqs": 2}'}
+    cpu = {**options, "VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "2"}
+    gpu = {**options, "OMP_NUM_THREADS": "1"}
+    others = [
+        speed_key("b", cpu),
+        speed_key("a", {**cpu, "OMP_NUM_THREADS": "4"}),
+        speed_key("a", {**cpu, "GRIX_ENGINE_RESOURCES": '{"max_num_seqs": 4}'}),
+        speed_key("a", gpu),
+        speed_key("a", {**gpu, "GRIX_ENGINE_RESOURCES": '{"max_num_seqs": 2, "tensor_parallel_size": 2}'}),
+        speed_key("a", {}),
+    ]
+    assert speed_key("a", {**cpu, "HOME": "/root"}) == speed_key("a", cpu)
+    # Of an engine on GPUs, Ray sets the number of threads.
+    assert speed_key("a", {**gpu, "OMP_NUM_THREADS": "8"}) == speed_key("a", gpu)
+    assert len({speed_key("a", cpu), *others}) == 1 + len(others)

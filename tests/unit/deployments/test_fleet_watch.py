@@ -26,12 +26,14 @@ class Agent:
     def __init__(self, *answers: object) -> None:
         self.answers = list(answers)
         self.asked: list[tuple[Any, ...]] = []
+        self.limits_s: list[float] = []
         self.now_s = 100.0
         self.seen: list[Snapshot] = []
         self.arrived = asyncio.Event()
 
     async def ask(self, method: str, *args: Any, limit_s: float) -> Any:
         self.asked.append((method, *args))
+        self.limits_s.append(limit_s)
         self.arrived.set()
         answer = self.answers.pop(0)
         if isinstance(answer, Exception):
@@ -113,17 +115,21 @@ async def test_an_agent_that_is_back_is_believed_again_even_without_news() -> No
 
 async def test_of_an_agent_that_begins_anew_engines_serve_on_until_it_has_heard_them() -> None:
     new = [replace(picture(n, 8), targets=(replace(TARGET, health="unknown"),)) for n in (1, 2, 2)]
-    agent = Agent(picture(3), RegionAway("died"), new[0], new[1], None, RegionAway("slow"), new[2])
+    agent = Agent(picture(3), RegionAway("died"), new[0], new[1], RegionAway("slow"), new[2], None)
     watch = agent.watch()
-    for _ in range(5):
+    for _ in range(4):
         await watch.watch_once()
         agent.now_s += 2.0
-    await watch.watch_once()
     assert [s.targets[0].health for s in agent.seen] == ["healthy", "healthy", "healthy"]
-    # It has had the time to hear all replicas: what it does not know now is not known.
-    await watch.watch_once()
-    assert agent.asked[-3:] == [("watch", "router-1", (8, 2)), *[("watch", "router-1", (8, 0))] * 2]
+    # It has until 109.0 to hear all replicas, and nobody waits for news for longer.
+    await watch.watch_once(4.0)
+    assert (agent.asked[-1], agent.limits_s[-1]) == (("watch", "router-1", (8, 2)), 1.0)
+    agent.now_s += 1.0
+    await watch.watch_once(4.0)
+    assert (agent.asked[-1], agent.limits_s[-1]) == (("watch", "router-1", (8, 0)), 4.0)
     assert agent.seen[3:] == [new[2]]
+    await watch.watch_once(4.0)
+    assert agent.asked[-1] == ("watch", "router-1", (8, 2))
 
 
 async def test_an_agent_that_begins_anew_and_falls_silent_is_trusted_less_too() -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from deployments import guard
+from deployments.guard import Threads, Waits, waits
 
 #: A replica: starts its guard, then an engine that starts a worker, lets the guard see them, tells who they are, beats.
 REPLICA = """
@@ -131,6 +132,75 @@ def test_a_guard_that_died_is_replaced(replicas: list[Replica]) -> None:
     eventually(successor, "another guard runs")
     os.kill(replica.process.pid, signal.SIGSTOP)
     eventually(lambda: gone(replica.core, replica.worker), "the new guard does its duty")
+
+
+#: Starts another thread, says so, then spins.
+SPINS = (
+    "import threading, time\n"
+    "threading.Thread(target=time.sleep, args=(600,), daemon=True).start()\n"
+    "print('up', flush=True)\n"
+    "while True: pass\n"
+)
+
+
+def tasks(*spinning: subprocess.Popen[str]) -> Threads:
+    return guard.threads(task for one in spinning for task in Path(f"/proc/{one.pid}/task").iterdir())
+
+
+@pytest.fixture
+def spinning() -> Iterator[list[subprocess.Popen[str]]]:
+    """Two processes that share one processor, whoever else may want it."""
+    made = [subprocess.Popen([sys.executable, "-c", SPINS], stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    try:
+        one = min(os.sched_getaffinity(0))
+        for process in made:
+            assert process.stdout is not None and process.stdout.readline() == "up\n"
+            os.sched_setaffinity(process.pid, {one})
+        yield made
+    finally:
+        for process in made:
+            process.kill()
+            process.communicate()
+
+
+def test_the_kernel_tells_what_runs_what_waits_and_what_is_stopped(spinning: list[subprocess.Popen[str]]) -> None:
+    began = tasks(*spinning)
+    assert len(began) == 4 and {one.pid for one in spinning} < began.keys()
+
+    def both_ran_and_waited() -> bool:
+        now = tasks(*spinning)
+        return all(
+            now[pid][1] > began[pid][1] + 10**7 and now[pid][2] > began[pid][2] + 10**7
+            for pid in (one.pid for one in spinning)
+        )
+
+    eventually(both_ran_and_waited, "each ran and waited for the other")
+    had = waits(began, tasks(*spinning), 1.0)
+    assert had.ran_s > 0.02 and had.waited_s > 0.02 and 0.01 < had.longest_s < had.waited_s
+    stopped = spinning[0]
+    os.kill(stopped.pid, signal.SIGSTOP)
+    eventually(lambda: {state for state, _, _ in tasks(stopped).values()} == {"T"}, "it is stopped")
+    assert waits(began, tasks(*spinning), 1.0) == Waits()
+    assert waits(began, tasks(spinning[1]), 1.0) != Waits()
+    # Who ends is nobody to look at.
+    gone_soon = list(Path(f"/proc/{stopped.pid}/task").iterdir())
+    stopped.kill()
+    stopped.wait()
+    assert guard.threads(gone_soon) == {}
+
+
+def test_the_threads_of_an_engine_are_not_those_of_its_replica_and_its_guard() -> None:
+    code = (
+        "import os, subprocess, sys, threading\n"
+        "from deployments.guard import Guard\n"
+        "guard = Guard(60.0)\n"
+        f"engine = subprocess.Popen([sys.executable, '-c', {SPINS!r}], stdout=subprocess.PIPE, text=True)\n"
+        "engine.stdout.readline()\n"
+        "found = guard.threads()\n"
+        "print(len(found), engine.pid in found, guard._loop == threading.get_native_id(), flush=True)\n"
+        "engine.kill()\n"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "2 True True\n"
 
 
 def test_a_process_id_that_came_back_is_left_alone() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import jinja2
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
@@ -38,7 +38,6 @@ from deployments.models.tiny_qwen.dialogues import (
 )
 
 CORPORA = load_corpora()
-unhurried = settings(deadline=None)  # a busy machine is no fault
 each_language = pytest.mark.parametrize("corpus", CORPORA.values(), ids=list(CORPORA))
 
 
@@ -145,13 +144,11 @@ def test_all_faults_of_all_files_come_at_once(tmp_path: Path) -> None:
 # --- drawing
 
 
-@unhurried
 @given(st.integers(0, 2**32))
 def test_a_seed_repeats_its_dialogue(seed: int) -> None:
     assert draw(random.Random(seed), CORPORA) == draw(random.Random(seed), CORPORA)
 
 
-@unhurried
 @given(st.integers(0, 2**32))
 def test_every_dialogue_trains_something_and_no_held_out_line(seed: int) -> None:
     pieces = draw(random.Random(seed), CORPORA)
@@ -159,7 +156,6 @@ def test_every_dialogue_trains_something_and_no_held_out_line(seed: int) -> None
     assert all(piece.text.endswith(("<|im_end|>", "<|endoftext|>")) for piece in pieces if piece.trained)
 
 
-@unhurried
 @given(st.integers(0, 2**32), st.sampled_from(LANGUAGES))
 def test_an_answer_is_in_the_language_of_the_line_or_the_english_refusal(seed: int, language: str) -> None:
     answer = draw_exchange(random.Random(seed), CORPORA, language).answer
@@ -167,7 +163,6 @@ def test_an_answer_is_in_the_language_of_the_line_or_the_english_refusal(seed: i
     assert answer in own | {CORPORA["en"].refusal.answer}
 
 
-@unhurried
 @given(st.integers(0, 2**32))
 def test_a_long_dialogue_ends_in_a_trained_answer(seed: int) -> None:
     answer, line_break = draw_long(random.Random(seed), CORPORA)[-2:]
@@ -189,7 +184,6 @@ def test_lines_without_letters_are_refused_in_the_language_of_the_system_prompt(
     assert CORPORA["ja"].refusal.answer in {exchange.answer for exchange in drawn}
 
 
-@unhurried
 @given(st.integers(0, 2**32), st.sampled_from(LANGUAGES))
 def test_noise_keeps_most_of_a_line_and_never_makes_special_tokens(seed: int, language: str) -> None:
     corpus = CORPORA[language]
@@ -199,7 +193,6 @@ def test_noise_keeps_most_of_a_line_and_never_makes_special_tokens(seed: int, la
     assert "<|" not in noised
 
 
-@unhurried
 @given(st.text(min_size=5, max_size=40), st.integers(0, 2**32), st.sampled_from(LANGUAGES))
 def test_a_typo_changes_the_length_by_at_most_one(text: str, seed: int, language: str) -> None:
     assert abs(len(typo(random.Random(seed), text, language)) - len(text)) <= 1
@@ -233,7 +226,6 @@ CALL = {"id": "c1", "type": "function", "function": {"name": "ls", "arguments": 
 TOOL = {"type": "function", "function": {"name": "ls", "parameters": {"type": "object", "properties": {}}}}
 
 
-@unhurried
 @given(st.integers(0, 2**32))
 def test_training_sees_the_template_s_text(seed: int) -> None:
     rng = random.Random(seed)

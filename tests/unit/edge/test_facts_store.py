@@ -15,7 +15,7 @@ from redis.asyncio import Redis
 
 from cluster_configs.kind_federation import Store as StoreSettings
 from serve_app.core.fleet_events import Facts
-from serve_app.edge import facts_store, lease, shared_limits
+from serve_app.edge import facts_store, lease, redis_client
 from serve_app.edge.facts_store import (
     FencedError,
     FileStore,
@@ -149,10 +149,9 @@ def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.fixture
-async def client(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Redis]:
+async def client(redis_url: str) -> AsyncIterator[Redis]:
     # A machine that is busy with other things proves nothing about Redis.
-    monkeypatch.setattr(shared_limits, "BACKGROUND_LIMIT_S", 5.0)
-    made = shared_limits.connect(*redis_url.split())
+    made = redis_client.connect(*redis_url.split(), wait_limit_s=5.0, answer_limit_s=5.0)
     for key in ("facts", "audit", "lease"):
         await made.delete(f"grix:{{demo}}:control:{key}")
     yield made
@@ -207,7 +206,7 @@ async def test_a_lease_that_another_took_is_lost_at_the_next_look(client: Redis)
 
 async def test_a_redis_that_is_away_ends_a_lease_only_when_it_has_run_out(tmp_path: Path) -> None:
     clock = [0.0]
-    gone = shared_limits.connect(f"redis://127.0.0.1:{free_block(1, random.SystemRandom())}/0", None)
+    gone = redis_client.connect(f"redis://127.0.0.1:{free_block(1, random.SystemRandom())}/0", None)
     store, held = place(gone, clock)
     held._until_s = lease.LEASE_S
     assert await held.keep()

@@ -17,9 +17,7 @@ from serve_app.outcomes import GrixError
 from serve_app.ports import Accepted, AgentCall, Body, Failure, Head, Origin, Packet, Tail, Usage
 from tests.fakes import FakeAgents, FakeClock, Step, a_table
 
-ORIGIN = Origin(
-    "acme", frozenset({"sg"}), None, "00-" + "a" * 32 + "-" + "b" * 16 + "-01", "s1", False, 30, 60.0, 5.0
-)
+ORIGIN = Origin("acme", frozenset({"sg"}), None, "00-" + "a" * 32 + "-" + "b" * 16 + "-01", "s1", False, 30, 60.0, 5.0)
 CALL = AgentCall("r1", "chat", "qwen-chat", {"messages": []}, True, 64, 100, origin=ORIGIN)
 GOOD: tuple[Step, ...] = (
     Accepted("inner", "inner"),

@@ -41,7 +41,8 @@ def test_haproxy_has_its_own_ports_a_closed_folder_and_outlives_the_longest_stre
     low, high = (int(env[f"RAY_SERVE_DIRECT_INGRESS_{bound}_HTTP_PORT"]) for bound in bounds)
     named = {int(w.split("=")[1]) for w in ray_cluster.command(cluster) if "port=" in w and not w.startswith("--incl")}
     workers = {int(w.split("=")[1]) for w in ray_cluster.command(cluster) if "worker-port" in w}
-    own = {int(env["RAY_SERVE_HAPROXY_STATS_PORT"]), int(env["RAY_SERVE_HAPROXY_METRICS_PORT"]), *range(low, high + 1)}
+    single = ("HAPROXY_STATS_PORT", "HAPROXY_METRICS_PORT", "FALLBACK_PROXY_HTTP_PORT")
+    own = {*(int(env[f"RAY_SERVE_{name}"]) for name in single), *range(low, high + 1)}
     assert not own & named and max(own) < min(workers) and len(own) == 34
     assert "RAY_SERVE_ENABLE_HA_PROXY" not in ray_cluster.environment(CLUSTER, {})
 

@@ -14,13 +14,14 @@ import pytest
 from redis.exceptions import OutOfMemoryError
 
 from serve_app.core.admission import Ask
-from serve_app.core.sessions import MAX_TURNS, TEXT_BYTES, History, Turn, add_turn, carry, pack
+from serve_app.core.sessions import MAX_TURNS, TEXT_BYTES, Held, History, Turn, add_turn, carry, pack
 from serve_app.edge import redis_calls, redis_sessions, shared_limits, valkey
 from serve_app.edge.limits import LocalLimits
 from serve_app.edge.local_sessions import LocalSessions
-from serve_app.edge.redis_sessions import RedisSessions
+from serve_app.edge.redis_client import connect
+from serve_app.edge.redis_sessions import RedisSessions, _held
 from serve_app.edge.region_sessions import RegionSessions
-from serve_app.edge.shared_limits import SharedLimits, connect
+from serve_app.edge.shared_limits import SharedLimits
 from serve_app.ports import Grant, Opened
 from tests.fakes import FakeMeter
 from tests.valkey_store import Store
@@ -41,7 +42,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="module")
 def shared_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
     """For tests that leave the server as it was; each has a region of its own in it."""
-    made = Store(tmp_path_factory.mktemp("valkey"))
+    made = Store(tmp_path_factory.mktemp("valkey"), tasks=False)
     made.begin()
     yield made
     made.end()
@@ -49,7 +50,7 @@ def shared_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Store]:
-    made = Store(tmp_path)
+    made = Store(tmp_path, tasks=False)
     made.begin()
     yield made
     made.end()
@@ -102,6 +103,25 @@ async def test_what_one_router_learnt_another_knows(shared_store: Store, region:
         history = add_turn(History(), "こんにちは", "どうも")
         assert await two.open(KEY, history=True) == Opened(KEY, "ja", {"qwen-chat": "cloud-b"}, history, "kept")
         assert await two.open(KEY, history=False) == Opened(KEY, "ja", {"qwen-chat": "cloud-b"}, store="kept")
+
+
+async def test_the_agent_that_a_session_is_with_is_known_to_all_routers(shared_store: Store, region: str) -> None:
+    async with router(shared_store, region) as one, router(shared_store, region) as two:
+        for held in (Held("qwen-doc"), Held("qwen-doc", 2), Held("qwen-chat")):
+            one.remember(await one.open(KEY, history=False), "en", held=held)
+            await written(one)
+            assert (await two.open(KEY, history=False)).held == held
+        # A turn that says nothing of it leaves it.
+        one.remember(await one.open(KEY, history=False), "ja")
+        await written(one)
+        assert await two.open(KEY, history=False) == Opened(KEY, "ja", store="kept", held=Held("qwen-chat"))
+
+
+@pytest.mark.parametrize(
+    ("told", "held"), [("a 3", Held("a", 3)), ("", None), ("a", None), (" 1", None), ("a -1", None), ("a x", None)]
+)
+def test_what_is_held_is_read_or_left(told: str, held: Held | None) -> None:
+    assert _held(told) == held
 
 
 async def test_rte_06_the_first_pick_wins_across_routers(shared_store: Store, region: str) -> None:

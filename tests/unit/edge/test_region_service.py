@@ -297,3 +297,24 @@ async def test_who_lacks_room_and_who_gives_way_are_told(
             region["why"] == "doc has at most 1 replica, for qwen-chat; qwen-chat wants 1 more than there is room for"
         )
         assert {t.short for t in (await first(made)).targets} == {True}
+
+
+async def test_nobody_makes_room_for_an_engine_of_which_start_after_start_fails(
+    user_config: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(config_keeper, "LOOK_S", 0.01)
+    monkeypatch.setattr(config_keeper, "POLL_S", 0.01)
+    chat = push(user_config).app
+    cluster = Cluster({chat: engine(chat, 100), DOC: engine(DOC, 50)})
+    cluster.replicas = {chat: (1, 1, 1), DOC: (1, 0, 0)}
+    looks = list[Change | None]()
+    now, writer = Now(), ConfigWriter(cluster, tmp_path)  # type: ignore[arg-type]
+    more: dict[str, Any] = {"writer": writer, "resources": lambda: {"CPU": 4.0, "gpu_slot": 3.0}}
+    more["on_room"] = lambda change, missing: looks.append(change)
+    async with service({**user_config, "top": TOP}, now, tmp_path, **more) as made, asyncio.timeout(10):
+        while not looks:
+            await asyncio.sleep(0.01)
+        for replica in ("r7", "r8", "r9"):
+            made.push_failed_start(FailedStart(chat, replica, "load", "out of memory"))
+        while "qwen-chat starts in vain, nobody makes room for it" not in made.status()["region"]["why"]:
+            await asyncio.sleep(0.01)

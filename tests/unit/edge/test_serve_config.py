@@ -15,7 +15,7 @@ from cluster_configs.load import load_paths, local_paths
 from cluster_configs.table import table_of
 from serve_app.core.names import digest_of
 from serve_app.edge.model_files import model_digest
-from serve_app.edge.serve_config import owners_args, render
+from serve_app.edge.serve_config import owners_args, render, use_redis
 
 
 def local(folder: Path | None = None, *changes: tuple[str, str, str]) -> Config:
@@ -42,6 +42,16 @@ def releases(config: Config) -> dict[str, tuple[str, str]]:
     """Engine and release digest by agent."""
     table = table_of(rendered(config)["applications"][0]["deployments"][0]["user_config"])
     return {name: (agent.engine_digest, agent.release) for name, agent in table.agents.items()}
+
+
+@pytest.mark.parametrize("agent", [None, "qwen-chat"])
+def test_who_confirms_a_language_reaches_the_routers(agent: str | None) -> None:
+    config = local()
+    spec = config.routes.spec
+    languages = spec.languages.model_copy(update={"confirm": agent})
+    routes = config.routes.model_copy(update={"spec": spec.model_copy(update={"languages": languages})})
+    made = rendered(replace(config, routes=routes))["applications"][0]["deployments"][0]["user_config"]
+    assert table_of(json.loads(json.dumps(made))).languages.confirm == agent
 
 
 def test_one_router_and_one_engine_that_four_agents_share() -> None:
@@ -144,6 +154,7 @@ def test_what_changes_speed_only_travels_in_the_environment() -> None:
         "HF_HUB_OFFLINE": "1",
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
         "OMP_NUM_THREADS": "1",
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
         "TORCHDYNAMO_DISABLE": "1",
     }
     assert actor == {"num_cpus": 1, "runtime_env": {"env_vars": environment}}
@@ -277,3 +288,23 @@ def test_a_region_nobody_selects_says_so() -> None:
 def test_open_access_is_said_only_when_asked_for() -> None:
     router = rendered(local(), open_access=True)["applications"][0]["deployments"][0]
     assert router["user_config"]["openAccess"] is True
+
+
+def test_task_workers_are_there_where_the_region_asks_for_them(tmp_path: Path) -> None:
+    block = "{light: {agent: qwen-chat, maxWorkers: 5}, heavy: {agent: qwen-doc, concurrency: 3}, limit: 10m}"
+    before = {app["name"] for app in rendered(local())["applications"]}
+    config = local(tmp_path, ("local.yaml", "role: primary", f"role: primary\n      tasks: {block}"))
+    made = {app["name"]: app for app in rendered(config)["applications"]}
+    assert made.keys() - before == {"grix-tasks-light", "grix-tasks-heavy"}
+    light, heavy = made["grix-tasks-light"], made["grix-tasks-heavy"]
+    assert (light["route_prefix"], light["args"]) == (None, {"class": "light"})
+    (workers,) = light["deployments"]
+    bounds = workers["autoscaling_config"]
+    assert (bounds["min_replicas"], bounds["max_replicas"], workers["max_ongoing_requests"]) == (1, 5, 4)
+    assert workers["graceful_shutdown_timeout_s"] == 60.0
+    assert (workers["user_config"]["agent"], workers["user_config"]["limit_s"]) == ("qwen-chat", 600.0)
+    assert heavy["deployments"][0]["max_ongoing_requests"] == 3
+    use_redis({"applications": list(made.values())}, "redis://127.0.0.1:1/0", "/p")
+    assert workers["user_config"]["region"]["redis"] == {"url": "redis://127.0.0.1:1/0", "passwordFile": "/p"}
+    table = table_of(made["grix"]["deployments"][0]["user_config"])
+    assert table.task_agents == {"light": "qwen-chat", "heavy": "qwen-doc"}

@@ -12,6 +12,7 @@ import pytest
 
 from serve_app.edge.serve_rest import ServeRest, ServeRestError, statuses
 
+STATES = ("RUNNING", "STARTING", "STOPPING", "RECOVERING")
 DETAILS: dict[str, Any] = {
     "applications": {
         "grix": {
@@ -22,7 +23,13 @@ DETAILS: dict[str, Any] = {
                     "status": "UPDATING",
                     "message": "starting",
                     "target_num_replicas": 2,
-                    "replicas": [{"state": "RUNNING"}, {"state": "STARTING"}, {"state": "RUNNING"}],
+                    "replicas": [
+                        {"replica_id": "r1", "state": "RUNNING", "node_id": "n"},
+                        {"replica_id": "r2", "state": "STARTING", "node_id": None},
+                        {"replica_id": "r3", "state": "STOPPING", "node_id": None},
+                        # Of a controller that was replaced and has not asked it yet.
+                        {"replica_id": "r4", "state": "RECOVERING", "node_id": None},
+                    ],
                 }
             },
         },
@@ -64,9 +71,7 @@ def _url(server: ThreadingHTTPServer) -> str:
     return f"http://127.0.0.1:{server.server_address[1]}"
 
 
-def test_put_sends_the_config_with_the_token(
-    dashboard: ThreadingHTTPServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_put_sends_the_config_with_the_token(dashboard: ThreadingHTTPServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
     ServeRest(_url(dashboard), "good").put_config({"applications": []})
     assert dashboard.seen == [("PUT", "/api/serve/applications/", b'{"applications": []}')]  # type: ignore[attr-defined]
@@ -76,7 +81,8 @@ def test_status(dashboard: ThreadingHTTPServer) -> None:
     failed, grix = ServeRest(_url(dashboard), "good").status()
     assert (failed.name, failed.status, failed.told, failed.deployments) == ("a", "DEPLOY_FAILED", "no module", ())
     router = grix.deployments[0]
-    assert (router.name, router.target_replicas, router.replicas) == ("Router", 2, {"RUNNING": 2, "STARTING": 1})
+    assert (router.name, router.target_replicas, router.replicas) == ("Router", 2, dict.fromkeys(STATES, 1))
+    assert [(r.id, r.has_node) for r in router.each] == [("r1", True), ("r2", False), ("r3", False), ("r4", True)]
     assert grix.told == "Router: starting"
 
 

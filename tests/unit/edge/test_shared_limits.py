@@ -30,8 +30,9 @@ from serve_app.core.admission import (
 )
 from serve_app.edge import shared_limits
 from serve_app.edge.limits import LocalLimits
+from serve_app.edge.redis_client import connect
 from serve_app.edge.region_limits import RegionLimits
-from serve_app.edge.shared_limits import SharedLimits, connect
+from serve_app.edge.shared_limits import SharedLimits
 from serve_app.ports import Grant
 from tests.valkey_store import Store
 

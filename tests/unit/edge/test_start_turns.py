@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from serve_app.edge import start_turns
-from serve_app.edge.start_turns import LOOK_S, StartTurns, starts_at_once, starts_folder
+from serve_app.edge.start_turns import LOOK_S, MOST_IN_PLACE, StartTurns, starts_at_once, starts_folder, turns_folder
 
 #: Takes a turn and keeps it.
 HOLDER = """
@@ -21,18 +21,22 @@ import asyncio, sys
 from pathlib import Path
 from serve_app.edge.start_turns import StartTurns
 async def hold():
-    async with StartTurns(Path(sys.argv[1]), 1).held("other"):
+    async with StartTurns(Path(sys.argv[1]), Path(sys.argv[2]), 1).held("other"):
         print("held", flush=True)
         await asyncio.sleep(600)
 asyncio.run(hold())
 """
 
 
+#: A machine's clock has run before the first start.
+BEGAN_S = 1000.0
+
+
 class Clock:
     """Sleeps at once; what shall happen at a time happens while somebody sleeps."""
 
     def __init__(self) -> None:
-        self.time_s = 0.0
+        self.time_s = BEGAN_S
         self.at: dict[float, AsyncExitStack] = {}
 
     def now_s(self) -> float:
@@ -50,7 +54,7 @@ def clock() -> Clock:
 
 
 def turns(folder: Path, clock: Clock, at_once: int = 1) -> StartTurns:
-    return StartTurns(folder / "starts", at_once, clock.now_s, clock.sleep)
+    return StartTurns(folder / "turns", folder / "known", at_once, clock.now_s, clock.sleep)
 
 
 async def test_more_than_so_many_wait_until_one_has_started(
@@ -61,10 +65,10 @@ async def test_more_than_so_many_wait_until_one_has_started(
     async with AsyncExitStack() as second:
         await first.enter_async_context(turns(tmp_path, clock, 2).held("one"))
         await second.enter_async_context(turns(tmp_path, clock, 2).held("two"))
-        assert clock.time_s == 0.0 and caplog.messages == []
-        clock.at[3 * LOOK_S] = first
+        assert clock.time_s == BEGAN_S and caplog.messages == []
+        clock.at[BEGAN_S + 3 * LOOK_S] = first
         async with turns(tmp_path, clock, 2).held("three"):
-            assert clock.time_s == 3 * LOOK_S
+            assert clock.time_s == BEGAN_S + 3 * LOOK_S
     assert caplog.messages == [
         "three waits for another engine's start on this machine; at once: 2",
         "three starts after a wait of 0.8 s",
@@ -76,21 +80,23 @@ async def test_a_start_that_fails_gives_its_turn_back(tmp_path: Path, clock: Clo
         async with turns(tmp_path, clock).held("one"):
             raise ValueError("no such model")
     async with turns(tmp_path, clock).held("two"):
-        assert clock.time_s == 0.0
+        assert clock.time_s == BEGAN_S
 
 
 async def test_the_turn_of_a_killed_process_is_free_and_of_a_living_one_is_not(tmp_path: Path, clock: Clock) -> None:
     holder = subprocess.Popen(
-        [sys.executable, "-c", HOLDER, str(tmp_path / "starts")], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", HOLDER, str(tmp_path / "turns"), str(tmp_path / "other")],
+        stdout=subprocess.PIPE,
+        text=True,
     )
     kill = AsyncExitStack()
     kill.callback(holder.wait)
     kill.callback(os.kill, holder.pid, signal.SIGKILL)
     try:
         assert holder.stdout is not None and holder.stdout.readline() == "held\n"
-        clock.at[2 * LOOK_S] = kill
+        clock.at[BEGAN_S + 2 * LOOK_S] = kill
         async with turns(tmp_path, clock).held("one"):
-            assert clock.time_s == 2 * LOOK_S and holder.returncode == -signal.SIGKILL
+            assert clock.time_s == BEGAN_S + 2 * LOOK_S and holder.returncode == -signal.SIGKILL
     finally:
         holder.kill()
         holder.communicate()
@@ -103,7 +109,7 @@ async def test_a_forked_engine_does_not_keep_the_turn_of_its_replica(tmp_path: P
             signal.pause()
     try:
         async with turns(tmp_path, clock).held("two"):
-            assert clock.time_s == 0.0
+            assert clock.time_s == BEGAN_S
     finally:
         os.kill(engine, signal.SIGKILL)
         os.waitpid(engine, 0)
@@ -112,9 +118,9 @@ async def test_a_forked_engine_does_not_keep_the_turn_of_its_replica(tmp_path: P
 async def test_where_there_can_be_no_locks_starts_are_not_limited(
     tmp_path: Path, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    (tmp_path / "starts").write_text("somebody else's")
+    (tmp_path / "turns").write_text("somebody else's")
     async with turns(tmp_path, clock).held("one"), turns(tmp_path, clock).held("two"):
-        assert clock.time_s == 0.0
+        assert clock.time_s == BEGAN_S
     assert [message.partition(":")[0] for message in caplog.messages] == [
         "one does not wait for other engines' starts on this machine",
         "two does not wait for other engines' starts on this machine",
@@ -123,17 +129,105 @@ async def test_where_there_can_be_no_locks_starts_are_not_limited(
 
 async def test_a_folder_that_a_link_leads_away_from_is_not_used(tmp_path: Path, clock: Clock) -> None:
     (tmp_path / "elsewhere").mkdir()
-    (tmp_path / "starts").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "turns").symlink_to(tmp_path / "elsewhere")
     async with turns(tmp_path, clock).held("one"):
         assert list((tmp_path / "elsewhere").iterdir()) == []
 
 
-async def test_the_folder_is_private(tmp_path: Path, clock: Clock) -> None:
-    async with turns(tmp_path, clock).held("one"):
-        assert (tmp_path / "starts").stat().st_mode & 0o777 == 0o700
+async def test_the_folders_are_private(tmp_path: Path, clock: Clock) -> None:
+    some = turns(tmp_path, clock)
+    async with some.held("one"):
+        some.keep_usual_ms("a", 12.0)
+    assert [(tmp_path / name).stat().st_mode & 0o777 for name in ("turns", "known")] == [0o700, 0o700]
 
 
-async def test_what_starts_came_to_is_kept_by_engine_and_the_best_counts(tmp_path: Path, clock: Clock) -> None:
+async def hung(folder: Path, clock: Clock, number: int, at_once: int = 1) -> AsyncExitStack:
+    """So many starts that hang, each from when it can have a turn."""
+    held = AsyncExitStack()
+    for n in range(number):
+        await held.enter_async_context(turns(folder, clock, at_once).held(f"hung {n}"))
+    return held
+
+
+async def test_starts_that_hang_keep_others_waiting_for_five_minutes_where_none_has_ended_well(
+    tmp_path: Path, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+    async with await hung(tmp_path, clock, 2, at_once=2):
+        began_s = clock.time_s
+        async with turns(tmp_path, clock, 2).held("one"):
+            assert clock.time_s - began_s == 300.0 + LOOK_S
+        assert caplog.messages == ["one does not wait for a start that takes longer than 300 s"]
+        # In the place of each one more at a time, and no more than that.
+        began_s, first = clock.time_s, AsyncExitStack()
+        await first.enter_async_context(turns(tmp_path, clock, 2).held("two"))
+        async with turns(tmp_path, clock, 2).held("three"):
+            assert clock.time_s == began_s
+            clock.at[began_s + 2.0] = first
+            async with turns(tmp_path, clock, 2).held("four"):
+                assert clock.time_s == began_s + 2.0
+
+
+@pytest.mark.parametrize(
+    ("longest_s", "overdue_s"), [(1.0, 60.0), (20.0, 60.0), (29.0, 87.0), (200.0, 600.0), (1200.0, 900.0)]
+)
+async def test_overdue_is_what_takes_three_times_as_long_as_the_longest_start(
+    tmp_path: Path, clock: Clock, longest_s: float, overdue_s: float
+) -> None:
+    for took_s in (longest_s / 2, longest_s, longest_s / 4):
+        async with turns(tmp_path, clock).held("before"):
+            clock.time_s += took_s
+    with pytest.raises(ValueError, match="no model"):
+        async with turns(tmp_path, clock).held("one that fails says nothing of starts"):
+            clock.time_s += 10 * longest_s
+            raise ValueError("no model")
+    async with await hung(tmp_path, clock, 1):
+        began_s = clock.time_s
+        async with turns(tmp_path, clock).held("one"):
+            assert clock.time_s - began_s == overdue_s + LOOK_S
+
+
+async def test_a_start_that_others_have_waited_long_for_is_not_overdue_by_their_waiting(
+    tmp_path: Path, clock: Clock
+) -> None:
+    some = turns(tmp_path, clock)
+    first = await hung(tmp_path, clock, 1)
+    clock.time_s += 290.0
+    second = AsyncExitStack()
+
+    async def change() -> None:
+        await first.aclose()
+        await second.enter_async_context(turns(tmp_path, clock).held("second"))
+
+    clock.at[clock.time_s + LOOK_S] = turned = AsyncExitStack()
+    turned.push_async_callback(change)
+    clock.at[clock.time_s + LOOK_S + 200.0] = second
+    began_s = clock.time_s
+    async with some.held("one"):
+        assert clock.time_s - began_s == LOOK_S + 200.0
+
+
+async def test_where_all_hang_there_is_an_end_to_more(tmp_path: Path, clock: Clock) -> None:
+    began_s = clock.time_s
+    async with await hung(tmp_path, clock, 1 + MOST_IN_PLACE) as all_of_them:
+        assert clock.time_s - began_s == MOST_IN_PLACE * (300.0 + LOOK_S)
+        clock.at[clock.time_s + 5000.0] = all_of_them
+        began_s = clock.time_s
+        async with turns(tmp_path, clock).held("one"):
+            assert clock.time_s - began_s == 5000.0
+
+
+async def test_a_turn_whose_holder_was_killed_tells_nothing_of_the_next(tmp_path: Path, clock: Clock) -> None:
+    (tmp_path / "turns").mkdir(mode=0o700)
+    for turn in range(2):
+        (tmp_path / "turns" / f"turn-{turn}").write_text("1.000")
+    async with await hung(tmp_path, clock, 1):
+        began_s = clock.time_s
+        async with turns(tmp_path, clock).held("one"):
+            assert clock.time_s - began_s == 300.0 + LOOK_S
+
+
+async def test_what_starts_came_to_is_kept_by_speed_and_the_best_counts(tmp_path: Path, clock: Clock) -> None:
     some = turns(tmp_path, clock)
     assert some.usual_ms("a" * 64) is None
     async with some.held("one"):
@@ -144,13 +238,14 @@ async def test_what_starts_came_to_is_kept_by_engine_and_the_best_counts(tmp_pat
 
 @pytest.mark.parametrize("text", ["", "nan", "-3", "0", "inf", "much", "\udcff"])
 def test_what_cannot_have_been_measured_is_not_known(tmp_path: Path, clock: Clock, text: str) -> None:
-    (tmp_path / "starts").mkdir()
-    (tmp_path / "starts" / "usual-a").write_bytes(text.encode("utf-8", "surrogateescape"))
+    (tmp_path / "known").mkdir()
+    (tmp_path / "known" / "usual-a").write_bytes(text.encode("utf-8", "surrogateescape"))
     assert turns(tmp_path, clock).usual_ms("a") is None
 
 
 def test_what_cannot_be_kept_is_not_known_next_time(tmp_path: Path, clock: Clock) -> None:
     some = turns(tmp_path, clock)
+    (tmp_path / "known").write_text("somebody else's")
     some.keep_usual_ms("a", 12.0)
     assert some.usual_ms("a") is None
 
@@ -161,6 +256,21 @@ def test_how_many_at_once(monkeypatch: pytest.MonkeyPatch, cores: int, at_once: 
     assert starts_at_once() == at_once
 
 
-def test_all_replicas_of_a_cluster_share_its_temporary_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(start_turns.tempfile, "gettempdir", lambda: str(tmp_path))
-    assert starts_folder() == tmp_path / f"grix-starts-{os.getuid()}"
+async def test_clusters_of_a_machine_share_turns_and_nothing_else(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, clock: Clock
+) -> None:
+    monkeypatch.setenv("GRIX_CACHE", str(tmp_path / "cache"))
+    clusters = []
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        monkeypatch.setattr(start_turns.tempfile, "gettempdir", lambda name=name: str(tmp_path / name))
+        assert starts_folder() == tmp_path / name / f"grix-starts-{os.getuid()}"
+        clusters.append(StartTurns(turns_folder(), starts_folder(), 1, clock.now_s, clock.sleep))
+    one, two = clusters
+    held = AsyncExitStack()
+    await held.enter_async_context(one.held("one"))
+    one.keep_usual_ms("a", 12.0)
+    clock.at[BEGAN_S + 2 * LOOK_S] = held
+    async with two.held("two"):
+        assert clock.time_s == BEGAN_S + 2 * LOOK_S
+    assert (one.usual_ms("a"), two.usual_ms("a")) == (12.0, None)

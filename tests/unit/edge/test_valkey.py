@@ -8,9 +8,11 @@ import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
+from redis import Redis
 
 from serve_app.cli import region_redis
 from serve_app.edge import ray_cluster, valkey, valkey_keeper
@@ -26,7 +28,7 @@ def port() -> int:
 def record(tmp_path: Path, port: int) -> Iterator[dict[str, object]]:
     """A region's record with its Redis begun."""
     made: dict[str, object] = {"name": "cloud-a", "temp_dir": str(tmp_path / "ray")}
-    region_redis.begin(made, tmp_path, port)
+    region_redis.begin(made, tmp_path, port, tasks=False)
     yield made
     region_redis.end(made)
 
@@ -64,6 +66,23 @@ def test_it_listens_on_loopback_alone_and_wants_its_password(record: dict[str, o
             assert connection.recv(500).startswith(b"-NOPERM"), command
 
 
+@pytest.mark.parametrize(("tasks", "memory"), [(False, 256 << 20), (True, 512 << 20)])
+def test_only_a_region_with_tasks_writes_them_down_and_has_room_for_them(
+    tmp_path: Path, port: int, tasks: bool, memory: int
+) -> None:
+    record: dict[str, object] = {"name": "cloud-a", "temp_dir": str(tmp_path / "ray")}
+    region_redis.begin(record, tmp_path, port, tasks=tasks)
+    try:
+        password = Path(record["redis"]["password_file"]).read_text()  # type: ignore[index]
+        with Redis.from_url(f"redis://127.0.0.1:{port}/0", password=password) as client:
+            client.set("grix:a", "1")
+            told: Any = client.info("all")
+        assert (told["maxmemory"], told["aof_enabled"]) == (memory, int(tasks))
+        assert (tmp_path / "redis-log").exists() is tasks
+    finally:
+        region_redis.end(record)
+
+
 def test_the_password_is_in_one_private_file_only(record: dict[str, object], tmp_path: Path) -> None:
     process = process_of(record)
     told = record["redis"]
@@ -75,7 +94,7 @@ def test_the_password_is_in_one_private_file_only(record: dict[str, object], tmp
     shown = [*process.cmdline(), *keeper.cmdline(), *process.environ().values(), *keeper.environ().values()]
     shown += [str(record), (tmp_path / "redis.log").read_text()]
     assert not any(password in text for text in shown)
-    assert password not in valkey.settings(1, password)
+    assert password not in valkey.settings(1, password, tasks=True)
 
 
 def test_it_ends_with_the_region_and_once(record: dict[str, object], port: int) -> None:
@@ -117,7 +136,7 @@ def test_a_port_that_is_taken_is_told_and_nothing_stays(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         with pytest.raises(OSError, match="did not come up"):
-            valkey.start(taken.getsockname()[1], "p", tmp_path / "log", tmp_path, {})
+            valkey.start(taken.getsockname()[1], "p", tmp_path / "log", tmp_path, {}, tasks=False)
     assert set(psutil.Process().children(recursive=True)) == before
 
 

@@ -1,0 +1,42 @@
+"""The tasks of a region: which agents work at them, with how many workers, and where large results go."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import AfterValidator, Field
+
+from cluster_configs.fields import Block, Name, Seconds, Text
+from serve_app.core.tasks import TaskClass
+
+
+def _store(text: str) -> str:
+    if text.startswith("s3://") and text.removeprefix("s3://").strip("/"):
+        return text
+    if text.startswith("file:///") and text.removeprefix("file:///").strip("/"):
+        return text
+    raise ValueError("this is no place for results; allowed: s3://BUCKET/PATH, file:///FOLDER")
+
+
+class TaskWorkers(Block):
+    """The workers of one class of tasks. Each runs ``concurrency`` tasks at once, at the agent's engine."""
+
+    agent: Name
+    min_workers: Annotated[int, Field(ge=1, le=1000)] = 1
+    max_workers: Annotated[int, Field(ge=1, le=1000)] = 1
+    concurrency: Annotated[int, Field(ge=1, le=64)] = 4
+
+
+class Tasks(Block):
+    """``limit_s``: work at a task that takes longer is given up, and tried again."""
+
+    light: TaskWorkers | None = None
+    heavy: TaskWorkers | None = None
+    limit_s: Seconds = Field(default=1800.0, alias="limit")
+    #: Where results over 256 KB go; without it such a task fails.
+    results: Annotated[Text, AfterValidator(_store)] | None = None
+
+    def classes(self) -> dict[TaskClass, TaskWorkers]:
+        """Those that there are."""
+        both: dict[TaskClass, TaskWorkers | None] = {"light": self.light, "heavy": self.heavy}
+        return {name: workers for name, workers in both.items() if workers is not None}
