@@ -6,11 +6,13 @@ import json
 from dataclasses import replace
 from typing import Any
 
+from serve_app.core.language import LanguageGuess
 from serve_app.core.snapshots import Snapshot, Target, local_snapshot
 from serve_app.core.table import Table, Template
 from serve_app.core.trial import Tried, is_tried_on, user_hash
-from serve_app.ports import World
-from tests.fakes import GOOD, KEY, Stage, a_table, refused
+from serve_app.ports import Accepted, Body, Head, Tail, Usage, World
+from tests.fake_sessions import FakeSessions
+from tests.fakes import BEARER, GOOD, KEY, FakeDetector, Stage, a_table, refused
 
 OLD, NEW = "abcdef123456" + "0" * 52, "f" * 64
 TRIED = Tried("r2", "[]", 50)
@@ -103,6 +105,42 @@ async def test_what_the_caller_did_wrong_is_no_reason_to_move_a_user() -> None:
     status, asked, _ = await ask(made, ON[0])
     assert (status, asked) == (400, NEW_HERE)
     assert made.journal.records[0].canary_break is None
+
+
+async def test_the_language_of_a_text_in_doubt_is_asked_about_once_though_its_user_is_moved_back() -> None:
+    now, other = (replace(t, languages=replace(t.languages, confirm="qwen-doc")) for t in tables())
+    answer = {"choices": [{"message": {"role": "assistant", "content": "ja"}}]}
+    says_ja = (Accepted("t", "r"), Head(), Body(json.dumps(answer).encode()), Tail("success", "stop", Usage(20, 2)))
+    doubt = FakeDetector(LanguageGuess("id", "Latn", 0.55, "model", "id"))
+    for snapshot, refusals in (
+        (targets(canary_there=False, there=False), [refused("overloaded")]),
+        (targets(canary_there=False, canary_here=False), []),
+    ):
+        made = Stage(now, [says_ja, *refusals, GOOD], doubt, snapshot=snapshot)
+        world = World(now, snapshot, TRIED, other)
+        made.path = replace(made.path, world=lambda world=world: world)
+        assert (await ask(made, ON[0]))[0] == 200
+        asked = [call.request_id for _, call in made.agents.calls]
+        assert asked == ["r1-language", *["r1"] * (len(refusals) + 1)]
+        record = made.journal.records[0]
+        assert (record.canary_break, record.language, record.language_source) == (True, "ja", "confirmed")
+
+
+async def test_a_session_stays_with_the_stronger_agent_of_its_release() -> None:
+    def strong(table: Table) -> Table:
+        return replace(table, agents={n: replace(a, strength=int(n == "qwen-doc")) for n, a in table.agents.items()})
+
+    now, other = map(strong, tables())
+    snapshot = targets(canary_there=False)
+    for user, wanted in ((ON[0], NEW_HERE), (OFF[0], OLD_HERE)):
+        made = Stage(now, [GOOD], snapshot=snapshot, sessions=FakeSessions())
+        world = World(now, snapshot, TRIED, other)
+        made.path = replace(made.path, world=lambda world=world: world)
+        for text in ("a long document " * 4000, "hi"):
+            raw = json.dumps({"messages": [{"role": "user", "content": text}], "user": user}).encode()
+            answer = await made.run(raw, {**BEARER, "x-session-id": "s1"})
+            assert answer.status == 200, made.journal.records[-1]
+        assert [call.target for _, call in made.agents.calls] == [wanted.replace("chat", "doc")] * 2
 
 
 async def test_an_agent_that_only_other_regions_run_is_not_tried_here() -> None:

@@ -19,6 +19,8 @@ from serve_app.cli import (
     model,
     region_command,
     regions,
+    rollout,
+    rollout_commands,
     tasks,
     up,
 )
@@ -76,6 +78,16 @@ def _told(module: Any, name: str, told: Any) -> Callable[[Patch], None]:
     return lambda patch: patch.setattr(module, name, _returns(told))
 
 
+def _rolled(patch: Patch) -> None:
+    patch.setattr(rollout_commands, "admin", _returns(None))
+    patch.setattr(rollout_commands, "ask", _returns({"running": None, "last": None}))
+
+
+def _rolled_back(patch: Patch) -> None:
+    patch.setattr(rollout, "rollback", _returns({}))
+    patch.setattr(rollout, "follow", _returns({"running": None}))
+
+
 def _nothing(patch: Patch) -> None: ...
 
 
@@ -92,6 +104,11 @@ CASES: dict[str, tuple[Callable[[Patch], None], list[str], int, str]] = {
     "coordinator audit": (_told(region_command, "audit", [{"what": "apply"}]), [], 0, ""),
     "coordinator backup": (_told(region_command, "backup", {"revision": "r1"}), ["f"], 0, "revision"),
     "coordinator restore": (_told(region_command, "restore", {"revision": "r1"}), ["f"], 0, "revision"),
+    "rollout start": (_told(rollout, "start", {"running": {"phase": "baking"}}), ["a.yaml"], 0, "running"),
+    **{f"rollout {verb}": (_rolled, [], 0, "running") for verb in ("status", "pause", "resume", "abort")},
+    "rollout history": (_told(rollout, "history", [{"outcome": "done"}]), [], 0, ""),
+    "rollback": (_rolled_back, ["qwen-chat"], 0, "running"),
+    "drift": (_told(rollout, "drift", [{"region": "a"}]), [], 0, ""),
     "link": (_told(links, "set_line", {"line": "a"}), ["a", "b", "--cut"], 0, "line"),
     "drill": (_drilled, ["kill-region", "--runs", "2"], 1, "runs"),
     "explain": (_told(explain, "past", {"rule": "fallback"}), ["some-id"], 0, "rule"),
