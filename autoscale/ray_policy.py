@@ -91,7 +91,13 @@ class _Reports:
 
 
 class QueueLatencyPolicy:
-    """One agent's policy. ``region`` only labels what it exports."""
+    """One agent's policy. ``region`` only labels what it exports.
+
+    ``unknown`` can only come from a rendered config that somebody has edited: no document has a place for them, and
+    what Serve itself checks of them when a config is put is that they are JSON. Serve makes this object in its
+    controller's loop, where an error would stop scaling and updates of all applications, so that they cannot be
+    refused here: they are logged and left out. In a region with a coordinator the edited config is put back.
+    """
 
     def __init__(
         self,

@@ -110,13 +110,19 @@ def setting_of(name: str, base: Setting) -> Setting:
 
 
 def config_paths(folder: Path, setting: Setting) -> list[Path]:
-    """The shipped set for one machine, in a copy with the setting and the benchmark's tenant."""
+    """The shipped set for one machine, in a copy: its first region alone, with the setting and the benchmark's tenant.
+
+    A second region would answer with an engine that direct and the peers do not have.
+    """
     local, *others = local_paths()
     documents = list(yaml.safe_load_all(local.read_text()))
     for document in documents:
         spec = document["spec"]
         if "engine" in spec and setting.slots is not None:
             spec["engine"]["maxNumSeqs"] = setting.slots
+        spec.pop("languageAffinity", None)
+        if document["kind"] == "Federation":
+            del spec["regions"][1:], spec["regions"][0]["gateway"], spec["coordinator"], spec["health"]
         for region in spec.get("regions", []):
             if setting.profile is not None:
                 region["http"]["profile"] = setting.profile

@@ -106,6 +106,8 @@ def _federation(federation: Federation, known: Known) -> Iterator[Problem]:
 
 
 def _routes(table: RouteTable, known: Known) -> Iterator[Problem]:
+    if table.spec.languages.confirm is not None:
+        yield from _unknown(("spec", "languages", "confirm"), "agent", table.spec.languages.confirm, known.agents)
     for i, rule in enumerate(table.spec.rules):
         target: Path = ("spec", "rules", i, "target")
         yield from _unknown((*target, "agent"), "agent", rule.target.agent, known.agents)

@@ -70,11 +70,15 @@ class Rule(Block):
 
 
 class Languages(Block):
-    """Tokens against English, the floor under which a guess is not believed, and codes that are one language."""
+    """Tokens against English, the floor under which a guess is not believed, and codes that are one language.
+
+    ``confirm`` names a chat agent that is asked about a short text in doubt: one call of at most 300 ms.
+    """
 
     token_ratio: Annotated[Mapping[LanguageCode, TokenRatio], Field(min_length=1)]
     min_confidence: Annotated[float, Field(ge=0, le=1)] = 0.5
     equivalent: Items[Items[LanguageCode]] = ()
+    confirm: Name | None = None
 
 
 # Weights of the scorers inside a tier, a key for each scorer there is; they sum to 1.

@@ -35,6 +35,7 @@ def table_of(user_config: Mapping[str, Any]) -> core.Table:
             min_confidence=routes.languages.min_confidence,
             equivalent=tuple(frozenset(group) for group in routes.languages.equivalent),
             named=languages_named(bundle),
+            confirm=routes.languages.confirm,
         ),
         scoring=routes.scoring.model_dump(),
         tenants=tuple(_tenant(t) for t in bundle.tenants.values()),

@@ -22,7 +22,7 @@ from deployments.replicas import own_settings
 from serve_app.core.reports import FRESH_S, FailedStart, StartStage
 from serve_app.core.warm_up import Norm, Round, judge
 from serve_app.edge.agent_app import RESOURCES_VARIABLE, THREADS_VARIABLE, start_limits
-from serve_app.edge.start_turns import StartTurns, starts_at_once, starts_folder
+from serve_app.edge.start_turns import StartTurns, starts_at_once, starts_folder, turns_folder
 from serve_app.ports import AgentCall, Head, Kind, Packet, Tail
 
 log = logging.getLogger("ray.serve")
@@ -106,7 +106,7 @@ class EngineStart:
             speed,
             limit_s=limit_s,
             first_token_s=first_token_s,
-            turns=StartTurns(starts_folder(), starts_at_once()),
+            turns=StartTurns(turns_folder(), starts_folder(), starts_at_once()),
             region=RegionHandle(),
         )
 

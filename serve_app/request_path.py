@@ -14,7 +14,7 @@ from serve_app.core import budget, pick, rules
 from serve_app.core.table import Tenant
 from serve_app.core.tenants import Caller, KeyIndex
 from serve_app.decision import Decision, agent_call, answer_headers, describe, nobody, note_serving, origin_of, shorten
-from serve_app.language import language_of
+from serve_app.language import confirmed, language_of
 from serve_app.openai_request import bad, parse_apart
 from serve_app.outcomes import GrixError
 from serve_app.ports import Clock, Detector, Journal, Kind, RequestRecord, Sessions, World
@@ -72,7 +72,7 @@ class RequestPath:
         tenant, record.tenant, record.key_id = caller.tenant, caller.tenant.name, caller.key_id
         parsed = await parse_apart(record.kind, raw, headers)
         session = await open_session(self.sessions(), world.table.region, tenant, parsed, record)
-        decision = await self.decide(world, tenant, session, record, self.attempts.jitter())
+        decision = await self.decide(world, tenant, session, record, is_real=True)
         if not decision.choice.order:
             raise nobody(decision.choice, world.snapshot, self.attempts.targets, self.clock.now_s())
         ask = await self.admission.admit(world.table, tenant, parsed, decision, record)
@@ -112,12 +112,16 @@ class RequestPath:
         return {**asdict(record), "rules": [{"rule": rule, "result": why} for rule, why in matched]}
 
     async def decide(
-        self, world: World, tenant: Tenant, session: RequestSession, record: RequestRecord, draw: float | None = None
+        self, world: World, tenant: Tenant, session: RequestSession, record: RequestRecord, *, is_real: bool = False
     ) -> Decision:
-        """Language, rule, template, targets and budget of a request, written into ``record``; runs nothing."""
+        """Language, rule, template, targets and budget of a request, written into ``record``; runs nothing, but for one
+        that ``is_real`` perhaps a question about its language.
+        """
         table, parsed = world.table, session.with_history()
         record.model, record.stream, record.session_id = parsed.model, parsed.stream, parsed.session_id
         guess = await language_of(self.detector, session, table.languages.codes)
+        if is_real:
+            guess = await confirmed(guess, session, world, tenant, self.attempts)
         prompt_tokens = budget.prompt_tokens(parsed.text_bytes, len(parsed.messages) or 1)
         facts = rules.Facts(guess.language, parsed.intent, prompt_tokens, tenant.name)
         route = rules.route(table, tenant, facts, parsed.model, parsed.route_hint)
@@ -136,15 +140,8 @@ class RequestPath:
             kept=session.kept(route.agent.name),
             keeps=session.keeps,
         )
-        tokens = budget.decide(
-            parsed.max_tokens,
-            route.agent.max_tokens_default,
-            guess.language,
-            guess.script,
-            table.languages.token_ratio,
-            english=route.budget == "english",
-            context_left=route.agent.max_model_len,
-        )
+        tokens = budget.of_route(parsed.max_tokens, route, guess, table.languages.token_ratio)
+        draw = self.attempts.jitter() if is_real else None
         decision = Decision(guess, facts, route, wish, self._choose(world, wish, draw), tokens)
         describe(decision, record)
         return decision

@@ -80,7 +80,13 @@ def _up(args: argparse.Namespace) -> int:
 def _down(args: argparse.Namespace) -> int:
     from serve_app.cli.up import down
 
-    out("down" if down(Home.here(), Progress()) else "nothing is up in this folder")
+    home = Home.here()
+    names = [record["name"] for record in home.records()]
+    changed = down(home, Progress())
+    if args.json:
+        out_json({"ended": names})
+    else:
+        out("down" if changed else "nothing is up in this folder")
     return OK
 
 
@@ -202,7 +208,7 @@ def parser() -> argparse.ArgumentParser:
     add_up(up)
     up.add_argument("--control", action="store_true", help="only the coordinator of the federation")
     down = add("down", _down, "stop what grix up started in this folder")
-    down.add_argument("--json", action="store_true", help=argparse.SUPPRESS)
+    down.add_argument("--json", action="store_true")
     status = add("status", _status, "what is up, and how it is")
     status.add_argument("--watch", action="store_true", help="again each second, until Ctrl-C")
     add_federation(status)

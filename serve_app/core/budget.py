@@ -7,6 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from serve_app.core.language import LanguageGuess
+from serve_app.core.rules import Route
+
 #: ISO 15924 script by language: one without a ratio uses the largest of its script.
 SCRIPT_OF: Final[Mapping[str, str]] = {
     **dict.fromkeys(("zh", "yue"), "Hans"),
@@ -79,6 +82,19 @@ def decide(
     if wanted > context_left:
         return TokenBudget(max(1, context_left), requested, ratio, f"{reason}, cut to what the context leaves")
     return TokenBudget(max(1, wanted), requested, ratio, reason)
+
+
+def of_route(requested: int | None, route: Route, guess: LanguageGuess, ratios: Mapping[str, float]) -> TokenBudget:
+    """The budget of a request that goes this way, by the language that its answer will be in."""
+    return decide(
+        requested,
+        route.agent.max_tokens_default,
+        guess.language,
+        guess.script,
+        ratios,
+        english=route.budget == "english",
+        context_left=route.agent.max_model_len,
+    )
 
 
 def text_bytes(content: Any) -> int:

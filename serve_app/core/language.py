@@ -21,10 +21,10 @@ from serve_app.core.readings import (
 )
 from serve_app.core.scripts import NOT_LATIN, clean, count_scripts
 
-__all__ = ["LanguageGuess", "Predict", "decide", "last_user_text"]
+__all__ = ["LanguageGuess", "Predict", "decide", "is_doubtful", "last_user_text"]
 
-#: What the guess rests on: the writing, the model, the session it keeps, the caller's header.
-Source = Literal["script", "model", "session", "header", "none"]
+#: What the guess rests on: the writing, the model, the session it keeps, the caller's header, an agent that was asked.
+Source = Literal["script", "model", "session", "header", "confirmed", "none"]
 
 UNDETERMINED: Final = "und"
 #: The languages, floor and equivalents of the shipped route table, for callers that have none.
@@ -35,6 +35,8 @@ EQUIVALENT: Final = (("id", "ms"),)
 MOVE_CONFIDENCE: Final = 0.6
 #: The same for two words. One word never does: "wifi", "Paris", "lol" and "w" are said in every language.
 MOVE_CONFIDENCE_TWO_WORDS: Final = 0.8
+#: A text of more characters has words enough to be told by.
+SHORT_CHARS: Final = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +149,15 @@ def _settle(
     if reading.by == "model" and reading.confidence < move_floor:
         return replace(guess, language=session, source="session")
     return guess
+
+
+def is_doubtful(guess: LanguageGuess, text: str, session_language: str | None, min_confidence: float) -> bool:
+    """Whether it is worth to ask somebody: for few words that no session, caller or script decides, and whose guess is
+    not sure. What is surely in a language that the table does not have is in no doubt.
+    """
+    if session_language is not None or guess.source not in ("model", "none") or guess.script == "Zyyy":
+        return False
+    return guess.confidence < max(min_confidence, MOVE_CONFIDENCE) and 0 < len(clean(text)) <= SHORT_CHARS
 
 
 def last_user_text(messages: object) -> str:

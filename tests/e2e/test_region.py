@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import ipaddress
 import json
 import os
+import re
+import signal
 import subprocess
 import sys
 import time
@@ -164,13 +167,47 @@ def test_health_and_metrics(region: LiveRegion) -> None:
     eventually(lambda: b"ray_grix_requests_total{" in region.ask("GET", "/metrics")[2], 30.0, "requests are exported")
 
 
+def test_an_engine_tells_what_it_is_when_it_is_ready(region: LiveRegion) -> None:
+    logs = (Path(region.record["temp_dir"]) / "r/session_latest/logs/serve").glob("replica_*_QwenAgent_*.log")
+    lines = [line for log in logs for line in log.read_text().splitlines() if "engine ready: " in line]
+    (app,) = region.ask("GET", "/healthz?deep=1")[2]["engines"]
+    assert lines
+    for line in lines:
+        told = re.search(
+            r"engine ready: agent=qwen-chat model=(\S+) engine_digest=([0-9a-f]{64}) context=4096 "
+            r"resources=(\{.*\}) labels=(\{.*\}) start_s=\d+\.\d warm=\S",
+            line,
+        )
+        assert told is not None, line
+        path, digest, resources, labels = told.groups()
+        assert (Path(path) / "model.safetensors").is_file()
+        assert app == f"qwen-chat--{digest[:8]}"
+        assert json.loads(resources)["kv_cache_memory_bytes"] == 128 * 2**20
+        assert "ray.io/node-id" in json.loads(labels)
+
+
+def rendered(region: LiveRegion) -> str:
+    """The region may listen on another port than its document says, when that one was taken."""
+    port = urlsplit(region.url).port
+    return region.grix("render", "cloud-a", "--port", str(port), "--config", *region.documents).stdout
+
+
+def serve_environment(region: LiveRegion) -> dict[str, str]:
+    """What README has an operator export."""
+    token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": region.record["token_file"]}
+    return {**os.environ, **token, "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
+
+
+def serve_command(*arguments: str) -> list[str]:
+    return [str(Path(sys.executable).with_name("serve")), *arguments]
+
+
 def serve_deploy(region: LiveRegion, config: str, tmp_path: Path) -> None:
     """The stock ``serve deploy`` on a rendered file."""
     file = tmp_path / "region.yaml"
     file.write_text(config, encoding="utf-8")
-    environment = {**os.environ, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": region.record["token_file"]}
-    command = [str(Path(sys.executable).with_name("serve")), "deploy", "-a", region.record["dashboard"], str(file)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    command = serve_command("deploy", "-a", region.record["dashboard"], str(file))
+    done = subprocess.run(command, env=serve_environment(region), capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr[-2000:]
 
 
@@ -178,20 +215,56 @@ def test_serve_deploy_takes_what_render_prints(region: LiveRegion, tmp_path: Pat
     engines = engine_pids(region)
     assert len(engines) == 1, "one rank on CPU runs in the engine's own process"
     release = region.chat("hello")[1]["x-grix-release"]
-    # The region may listen on another port than its document says, when that one was taken.
-    port = urlsplit(region.url).port
-    rendered = region.grix("render", "cloud-a", "--port", str(port), "--config", *region.documents).stdout
-    serve_deploy(region, rendered, tmp_path)
+    config = rendered(region)
+    serve_deploy(region, config, tmp_path)
     assert region.chat("hello")[1]["x-grix-release"] == release
-    changed = yaml.safe_load(rendered)
+    changed = yaml.safe_load(config)
     router = changed["applications"][0]["deployments"][0]
     english = next(t for t in router["user_config"]["documents"]["templates"] if t["metadata"]["name"] == "en")
     english["spec"]["system"] += " Answer briefly."
     serve_deploy(region, yaml.safe_dump(changed, allow_unicode=True), tmp_path)
     eventually(lambda: region.chat("hello")[1]["x-grix-release"] != release, 60.0, "a new template is a new release")
     assert engine_pids(region) == engines, "a template must not cost an engine"
-    serve_deploy(region, rendered, tmp_path)
+    serve_deploy(region, config, tmp_path)
     eventually(lambda: region.chat("hello")[1]["x-grix-release"] == release, 60.0, "the old release is back")
+
+
+def test_serve_run_takes_what_render_prints(region: LiveRegion, tmp_path: Path) -> None:
+    file, log = tmp_path / "region.yaml", tmp_path / "log"
+    file.write_text(rendered(region), encoding="utf-8")
+    environment = serve_environment(region)
+    address = ("--address", region.record["gcs"])
+    engines, release = engine_pids(region), region.chat("hello")[1]["x-grix-release"]
+    with log.open("wb") as out:
+        running = subprocess.Popen(
+            serve_command("run", *address, str(file)),
+            env=environment,
+            stdout=out,
+            stderr=out,
+            # A shell starts what runs beside it deaf to Ctrl-C.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        )
+    try:
+        eventually(lambda: "Submitted deploy config" in log.read_text(), 60.0, "serve run has deployed")
+        assert region.chat("hello")[1]["x-grix-release"] == release
+        assert engine_pids(region) == engines, "what runs already is not started again"
+        running.send_signal(signal.SIGINT)
+        assert running.wait(60.0) == 0, log.read_text()[-2000:]
+    finally:
+        running.kill()
+        running.wait()
+    eventually(lambda: engine_pids(region) == [], 30.0, "Ctrl-C takes all of it away")
+    command = serve_command("run", "--non-blocking", *address, str(file))
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr[-2000:]
+    eventually(lambda: is_healthy(region), 120.0, "it runs again, on a cluster that had no Serve")
+    assert region.chat("hello")[1]["x-grix-release"] == release
+
+
+def is_healthy(region: LiveRegion) -> bool:
+    with contextlib.suppress(OSError):
+        return region.ask("GET", "/healthz?deep=1")[0] == 200
+    return False
 
 
 def engine_pids(region: LiveRegion) -> list[int]:

@@ -45,9 +45,17 @@ def test_flapping_new_replicas_do_not_make_the_old_queue_look_short(world: Any) 
     assert one.directions == 1 and 2 <= one.target <= 3, one.history
     one.run(120.0)
     assert one.directions == 2 and one.target == 1, one.history
-    # Who was taken away was idle, or was drained; either way nobody lost an answer.
     assert (one.done, one.left) == (one.arrived, 0) and not one.draining
-    assert min(one.victims) == 0
+
+
+def test_flapping_a_busy_victim_ends_its_calls_and_nobody_loses_an_answer(world: Any) -> None:
+    one = world(cooldown_s=30.0, service_s=12.0)
+    one.run(120.0, every(1.0, 120.0))
+    # Long calls that seldom come: quiet enough to take replicas away, and the newest has some of them.
+    one.run(240.0, every(6.0, 240.0))
+    assert max(one.victims) > 0, one.history
+    one.run(30.0)
+    assert (one.done, one.left) == (one.arrived, 0) and not one.draining
 
 
 def test_flapping_a_load_on_the_edge_keeps_its_replicas(world: Any) -> None:

@@ -172,8 +172,8 @@ class World:
             if self._starting:
                 self._starting.pop()
                 continue
-            # As Serve does it: the victim takes no more calls and ends those that it has.
-            victim = min(self.replicas, key=lambda r: len(r.calls))
+            # As Serve does it on one node: the newest goes, takes no more calls and ends those that it has.
+            victim = self.replicas[-1]
             self.victims.append(len(victim.calls))
             self.replicas.remove(victim)
             self.draining.append(victim)

@@ -48,6 +48,11 @@ def test_direct_gets_what_grix_gives_its_engine(tmp_path: Path) -> None:
     assert (Path(engine.model_path) / "config.json").is_file()
 
 
+def test_no_second_engine_helps_the_one_that_is_measured(tmp_path: Path) -> None:
+    spec = load_paths(config_paths(tmp_path, Setting()), {}).federation.spec
+    assert [region.name for region in spec.regions] == ["cloud-a"] and spec.coordinator is None
+
+
 def test_slots_change_the_engine_and_nothing_else(tmp_path: Path) -> None:
     shipped = engine_of(config_paths(tmp_path, Setting()), "tiny-qwen")
     changed = engine_of(config_paths(tmp_path, Setting(64)), "tiny-qwen")

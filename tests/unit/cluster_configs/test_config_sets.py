@@ -54,6 +54,12 @@ def _alias(name: str, of: str, **changes: Any) -> dict[str, Any]:
     return {"apiVersion": "grix.io/v1", "kind": "AgentPolicy", "metadata": {"name": name}, "spec": spec}
 
 
+def _confirmed_by(agent: str) -> dict[str, Any]:
+    made = _routes()
+    made["spec"]["languages"]["confirm"] = agent
+    return made
+
+
 def _routes(*rules: dict[str, Any], **target: Any) -> dict[str, Any]:
     last = {"name": "last", "match": {}, "target": {"agent": "qwen-chat", "langTemplate": "en", **target}}
     spec = {"rules": [*rules, last], "languages": {"tokenRatio": {"en": 1.0}}}
@@ -110,6 +116,9 @@ CASES: list[tuple[list[dict[str, Any]], list[str]]] = [
      ["1: spec.rules[0].target.agent: there is no agent 'chat' (did you mean 'qwen-chat'?); known: qwen-chat",
       "1: spec.rules[0].target.langTemplate: there is no template 'ja'; known: en",
       "1: spec.rules[0].target.preferredCloud: there is no cloud 'mars'; known: cloud-a, cloud-b"]),
+    ([_agent(), _confirmed_by("qwen-chta")],
+     ["2: spec.languages.confirm: there is no agent 'qwen-chta' (did you mean 'qwen-chat'?); known: qwen-chat"]),
+    ([_agent(), _confirmed_by("qwen-chat")], []),
     ([_agent(clusterSelector={"cloud": ["cloud-b"]}), _routes(preferredCloud="cloud-a")],
      ["2: spec.rules[0].target.preferredCloud: 'cloud-a' never carries the agent qwen-chat, whose clusterSelector "
       "leaves it out; allowed: cloud-b"]),

@@ -10,7 +10,7 @@ import yaml
 
 from serve_app.core import language
 from serve_app.core.han import count_forms
-from serve_app.core.language import LanguageGuess, decide, last_user_text
+from serve_app.core.language import LanguageGuess, decide, is_doubtful, last_user_text
 from serve_app.core.latin import count_function_words, spelling_scores
 from serve_app.core.readings import Reading
 from serve_app.core.scripts import READ_CHARS, clean, count_scripts
@@ -221,6 +221,37 @@ def test_words_in_another_script_are_quoted_when_latin_words_hold_the_sentence()
     model = Listener(("en", 0.9))
     assert decide("what does 你好 mean?", model, None).language == "en"
     assert model.asked == ["what does mean"]
+
+
+@pytest.mark.parametrize(
+    ("text", "guess", "session", "doubt"),
+    [
+        ("si claro", LanguageGuess("es", "Latn", 0.55, "model", "es"), None, True),
+        ("si claro", LanguageGuess("und", "Latn", 0.3, "none", "it"), None, True),
+        # Sure enough to move a session, and in a language that the table does not have.
+        ("si claro", LanguageGuess("es", "Latn", 0.6, "model", "es"), None, False),
+        ("si claro", LanguageGuess("und", "Latn", 0.95, "none", "it"), None, False),
+        # A session, a caller or the writing has decided.
+        ("si claro", LanguageGuess("es", "Latn", 0.3, "session", "it"), "es", False),
+        ("si claro", LanguageGuess("es", "Latn", 0.55, "model", "es"), "es", False),
+        ("si claro", LanguageGuess("es", "Latn", 1.0, "header", "es"), None, False),
+        ("ですか", LanguageGuess("ja", "Jpan", 0.4, "script", "ja"), None, False),
+        # Nothing to read, or no detector that read it; words enough.
+        ("12 + 3 = ?", LanguageGuess("und", "Zyyy", 0.0, "none"), None, False),
+        ("si claro", LanguageGuess("und", "Zyyy", 0.0, "none"), None, False),
+        ("a" * 40, LanguageGuess("und", "Latn", 0.3, "none", "it"), None, True),
+        ("a" * 41, LanguageGuess("und", "Latn", 0.3, "none", "it"), None, False),
+    ],
+)
+def test_few_words_that_nothing_decides_are_in_doubt(
+    text: str, guess: LanguageGuess, session: str | None, doubt: bool
+) -> None:
+    assert is_doubtful(guess, text, session, 0.5) is doubt
+
+
+def test_what_a_table_with_a_high_floor_does_not_believe_is_in_doubt() -> None:
+    guess = LanguageGuess("und", "Latn", 0.8, "none", "es")
+    assert [is_doubtful(guess, "si claro", None, floor) for floor in (0.5, 0.8, 0.81)] == [False, False, True]
 
 
 def test_an_empty_matrix_and_an_unknown_session_are_no_error() -> None:

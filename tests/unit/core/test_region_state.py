@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from serve_app.core import pick, preempt
+from serve_app.core.preempt import Engine
 from serve_app.core.region_state import RegionCore
 from serve_app.core.reports import (
     FailedStart,
@@ -19,7 +21,9 @@ from serve_app.core.reports import (
     TargetReport,
     Trip,
 )
+from serve_app.core.scorers import default_weights
 from serve_app.core.snapshots import Health, Load, Snapshot, Target
+from serve_app.core.table import Tenant
 from tests.region_fakes import CHAT, FACTS, THERE, agent, beat, core, plan, push, ready
 
 
@@ -72,6 +76,39 @@ def test_a_peer_without_room_is_seen_so() -> None:
     assert found(made.snapshot_for("r", 0.0), "cloud-b").short
     made.peers([beat(0.1, THERE)], 0.1)
     assert not found(made.snapshot_for("r", 0.1), "cloud-b").short
+
+
+@pytest.mark.parametrize(
+    ("missing", "residency", "order"),
+    [
+        (1, {"any"}, ["cloud-b", "cloud-a"]),
+        # While there is room for its replicas, so short a wait is not worth a way to another region.
+        (0, {"any"}, ["cloud-a", "cloud-b"]),
+        # What may only be here waits here, however long.
+        (1, {"sg"}, ["cloud-a"]),
+    ],
+)
+def test_what_would_wait_where_nobody_can_give_way_goes_to_another_region_that_may_have_it(
+    missing: int, residency: set[str], order: list[str]
+) -> None:
+    """From a replica that is pending, over the beat that tells it, to the choice in both regions."""
+    engine = Engine(
+        app=CHAT.app, priority=1, min_replicas=1, max_replicas=2, needs={"GPU": 1.0}, placed=1, pending=missing
+    )
+    first = preempt.decide([engine], {"GPU": 0.0}, preempt.Memory(), 0.0)
+    short = preempt.decide([engine], {"GPU": 0.0}, first.memory, preempt.PENDING_S).short
+    here, there = core(), core(me="cloud-b")
+    for now_s in (0.0, 0.1):
+        here.replica(push(queue_wait_p95_ms=100.0, waiting=1, running=CHAT.slots), now_s)
+        there.replica(push(queue_wait_p95_ms=0.0, waiting=0, running=0), now_s)
+        here.room(short, {})
+        here.peers([PeerView("cloud-b", 0.1, 12.0, there.own_state(now_s))], now_s)
+        there.peers([PeerView("cloud-a", 0.1, 12.0, here.own_state(now_s))], now_s)
+    tenant = Tenant("acme", (), frozenset(residency))
+    for made, entry in ((here, "cloud-a"), (there, "cloud-b")):
+        wish = pick.Wish(CHAT, tenant, "en", 10, preferred_cloud="cloud-a", region=entry)
+        choice = pick.choose(made.snapshot_for("r", 0.1), wish, default_weights())
+        assert [target.region for target in choice.order] == order
 
 
 def test_agents_that_share_an_engine_share_its_load_and_health() -> None:

@@ -74,7 +74,7 @@ class FakeRegion:
 class Stage:
     def __init__(self, folder: Path, *, limit_s: float = 1800.0, first_token_s: float = 30.0) -> None:
         self.clock, self.region = Clock(), FakeRegion()
-        self.turns = StartTurns(folder / "starts", 1)
+        self.turns = StartTurns(folder / "turns", folder / "known", 1)
         self.limit_s, self.first_token_s = limit_s, first_token_s
         self.waited_ratio = 0.0
 

@@ -44,6 +44,16 @@ def releases(config: Config) -> dict[str, tuple[str, str]]:
     return {name: (agent.engine_digest, agent.release) for name, agent in table.agents.items()}
 
 
+@pytest.mark.parametrize("agent", [None, "qwen-chat"])
+def test_who_confirms_a_language_reaches_the_routers(agent: str | None) -> None:
+    config = local()
+    spec = config.routes.spec
+    languages = spec.languages.model_copy(update={"confirm": agent})
+    routes = config.routes.model_copy(update={"spec": spec.model_copy(update={"languages": languages})})
+    made = rendered(replace(config, routes=routes))["applications"][0]["deployments"][0]["user_config"]
+    assert table_of(json.loads(json.dumps(made))).languages.confirm == agent
+
+
 def test_one_router_and_one_engine_that_four_agents_share() -> None:
     made = rendered(local())
     assert {k: v for k, v in made.items() if k != "applications"} == {

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from serve_app.edge import start_turns
-from serve_app.edge.start_turns import LOOK_S, MOST_IN_PLACE, StartTurns, starts_at_once, starts_folder
+from serve_app.edge.start_turns import LOOK_S, MOST_IN_PLACE, StartTurns, starts_at_once, starts_folder, turns_folder
 
 #: Takes a turn and keeps it.
 HOLDER = """
@@ -21,7 +21,7 @@ import asyncio, sys
 from pathlib import Path
 from serve_app.edge.start_turns import StartTurns
 async def hold():
-    async with StartTurns(Path(sys.argv[1]), 1).held("other"):
+    async with StartTurns(Path(sys.argv[1]), Path(sys.argv[2]), 1).held("other"):
         print("held", flush=True)
         await asyncio.sleep(600)
 asyncio.run(hold())
@@ -54,7 +54,7 @@ def clock() -> Clock:
 
 
 def turns(folder: Path, clock: Clock, at_once: int = 1) -> StartTurns:
-    return StartTurns(folder / "starts", at_once, clock.now_s, clock.sleep)
+    return StartTurns(folder / "turns", folder / "known", at_once, clock.now_s, clock.sleep)
 
 
 async def test_more_than_so_many_wait_until_one_has_started(
@@ -85,7 +85,9 @@ async def test_a_start_that_fails_gives_its_turn_back(tmp_path: Path, clock: Clo
 
 async def test_the_turn_of_a_killed_process_is_free_and_of_a_living_one_is_not(tmp_path: Path, clock: Clock) -> None:
     holder = subprocess.Popen(
-        [sys.executable, "-c", HOLDER, str(tmp_path / "starts")], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", HOLDER, str(tmp_path / "turns"), str(tmp_path / "other")],
+        stdout=subprocess.PIPE,
+        text=True,
     )
     kill = AsyncExitStack()
     kill.callback(holder.wait)
@@ -116,7 +118,7 @@ async def test_a_forked_engine_does_not_keep_the_turn_of_its_replica(tmp_path: P
 async def test_where_there_can_be_no_locks_starts_are_not_limited(
     tmp_path: Path, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    (tmp_path / "starts").write_text("somebody else's")
+    (tmp_path / "turns").write_text("somebody else's")
     async with turns(tmp_path, clock).held("one"), turns(tmp_path, clock).held("two"):
         assert clock.time_s == BEGAN_S
     assert [message.partition(":")[0] for message in caplog.messages] == [
@@ -127,14 +129,16 @@ async def test_where_there_can_be_no_locks_starts_are_not_limited(
 
 async def test_a_folder_that_a_link_leads_away_from_is_not_used(tmp_path: Path, clock: Clock) -> None:
     (tmp_path / "elsewhere").mkdir()
-    (tmp_path / "starts").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "turns").symlink_to(tmp_path / "elsewhere")
     async with turns(tmp_path, clock).held("one"):
         assert list((tmp_path / "elsewhere").iterdir()) == []
 
 
-async def test_the_folder_is_private(tmp_path: Path, clock: Clock) -> None:
-    async with turns(tmp_path, clock).held("one"):
-        assert (tmp_path / "starts").stat().st_mode & 0o777 == 0o700
+async def test_the_folders_are_private(tmp_path: Path, clock: Clock) -> None:
+    some = turns(tmp_path, clock)
+    async with some.held("one"):
+        some.keep_usual_ms("a", 12.0)
+    assert [(tmp_path / name).stat().st_mode & 0o777 for name in ("turns", "known")] == [0o700, 0o700]
 
 
 async def hung(folder: Path, clock: Clock, number: int, at_once: int = 1) -> AsyncExitStack:
@@ -214,9 +218,9 @@ async def test_where_all_hang_there_is_an_end_to_more(tmp_path: Path, clock: Clo
 
 
 async def test_a_turn_whose_holder_was_killed_tells_nothing_of_the_next(tmp_path: Path, clock: Clock) -> None:
-    (tmp_path / "starts").mkdir(mode=0o700)
+    (tmp_path / "turns").mkdir(mode=0o700)
     for turn in range(2):
-        (tmp_path / "starts" / f"turn-{turn}").write_text("1.000")
+        (tmp_path / "turns" / f"turn-{turn}").write_text("1.000")
     async with await hung(tmp_path, clock, 1):
         began_s = clock.time_s
         async with turns(tmp_path, clock).held("one"):
@@ -234,13 +238,14 @@ async def test_what_starts_came_to_is_kept_by_speed_and_the_best_counts(tmp_path
 
 @pytest.mark.parametrize("text", ["", "nan", "-3", "0", "inf", "much", "\udcff"])
 def test_what_cannot_have_been_measured_is_not_known(tmp_path: Path, clock: Clock, text: str) -> None:
-    (tmp_path / "starts").mkdir()
-    (tmp_path / "starts" / "usual-a").write_bytes(text.encode("utf-8", "surrogateescape"))
+    (tmp_path / "known").mkdir()
+    (tmp_path / "known" / "usual-a").write_bytes(text.encode("utf-8", "surrogateescape"))
     assert turns(tmp_path, clock).usual_ms("a") is None
 
 
 def test_what_cannot_be_kept_is_not_known_next_time(tmp_path: Path, clock: Clock) -> None:
     some = turns(tmp_path, clock)
+    (tmp_path / "known").write_text("somebody else's")
     some.keep_usual_ms("a", 12.0)
     assert some.usual_ms("a") is None
 
@@ -251,6 +256,21 @@ def test_how_many_at_once(monkeypatch: pytest.MonkeyPatch, cores: int, at_once: 
     assert starts_at_once() == at_once
 
 
-def test_all_replicas_of_a_cluster_share_its_temporary_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(start_turns.tempfile, "gettempdir", lambda: str(tmp_path))
-    assert starts_folder() == tmp_path / f"grix-starts-{os.getuid()}"
+async def test_clusters_of_a_machine_share_turns_and_nothing_else(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, clock: Clock
+) -> None:
+    monkeypatch.setenv("GRIX_CACHE", str(tmp_path / "cache"))
+    clusters = []
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        monkeypatch.setattr(start_turns.tempfile, "gettempdir", lambda name=name: str(tmp_path / name))
+        assert starts_folder() == tmp_path / name / f"grix-starts-{os.getuid()}"
+        clusters.append(StartTurns(turns_folder(), starts_folder(), 1, clock.now_s, clock.sleep))
+    one, two = clusters
+    held = AsyncExitStack()
+    await held.enter_async_context(one.held("one"))
+    one.keep_usual_ms("a", 12.0)
+    clock.at[BEGAN_S + 2 * LOOK_S] = held
+    async with two.held("two"):
+        assert clock.time_s == BEGAN_S + 2 * LOOK_S
+    assert (one.usual_ms("a"), two.usual_ms("a")) == (12.0, None)
