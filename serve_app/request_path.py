@@ -139,11 +139,11 @@ class RequestPath:
     ) -> Decision:
         table, parsed, record = world.table, session.with_history(), session.record
         record.model, record.stream, record.session_id = parsed.model, parsed.stream, parsed.session_id
-        messages = parsed.messages or [{"content": parsed.body.get("prompt", "")}]
-        facts = rules.Facts(guess.language, parsed.intent, budget.estimate_prompt_tokens(messages), tenant.name)
+        prompt_tokens = budget.prompt_tokens(parsed.text_bytes, len(parsed.messages) or 1)
+        facts = rules.Facts(guess.language, parsed.intent, prompt_tokens, tenant.name)
         route = rules.route(table, tenant, facts, parsed.model, parsed.route_hint)
         route = session.stays(route, world, tenant)
-        wish = wish_of(world, tenant, session, facts, route, messages)
+        wish = wish_of(world, tenant, session, facts, route)
         choice = self._choose(world, wish, draw)
         if world.before is not None and not (choice.order and route.agent.release):
             return self._decide(moved_back(world, route.agent, record), tenant, session, guess, draw)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from serve_app.core import budget, pick, rules
 from serve_app.core.admission import Ask
@@ -48,15 +47,8 @@ def moved_back(world: World, agent: Agent, record: RequestRecord) -> World:
     return world.before
 
 
-def wish_of(
-    world: World,
-    tenant: Tenant,
-    session: RequestSession,
-    facts: rules.Facts,
-    route: rules.Route,
-    said: list[dict[str, Any]],
-) -> pick.Wish:
-    """What a routed request needs; ``said`` is everything that it says."""
+def wish_of(world: World, tenant: Tenant, session: RequestSession, facts: rules.Facts, route: rules.Route) -> pick.Wish:
+    """What a routed request needs."""
     parsed, agent = session.parsed, route.agent
     old = None if world.before is None else world.before.table.agents.get(agent.name)
     return pick.Wish(
@@ -64,7 +56,7 @@ def wish_of(
         tenant=tenant,
         language=facts.language,
         # Of a kept conversation as much goes along as fits.
-        prompt_tokens=budget.least_prompt_tokens(parsed.messages or said),
+        prompt_tokens=budget.least_prompt_tokens(parsed.text_bytes),
         preferred_cloud=route.preferred_cloud,
         pinned_release=route.pinned_release,
         data_class=parsed.data_class,

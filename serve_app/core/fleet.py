@@ -34,11 +34,11 @@ from serve_app.core.fleet_events import (
     Tick,
     Wanted,
 )
-from serve_app.core.fleet_member import NOT_REPORTED, Member, named, weigh_peers
+from serve_app.core.fleet_member import Member, admitted, named, weigh_peers
 from serve_app.core.fleet_plan import Planner
 from serve_app.core.fleet_rollout import Rollouts, Turn
 from serve_app.core.nodes import Needs, unmet
-from serve_app.core.reports import FleetRegion, Node, Plan
+from serve_app.core.reports import Node, Plan
 from serve_app.core.rollout_store import history_of
 
 #: An epoch that a region has seen is believed up to so much ahead (ten years of seconds); beyond it is nonsense.
@@ -57,8 +57,9 @@ class Fleet:
     generation: int = 0
     sending: bool = False
     seen_s: float = 0.0
-    #: Policies of the documents of the start that no Ready node was seen to carry yet: they are not accepted.
+    #: Policies of the start's documents that no Ready node was seen to carry yet: told, and refused to an ``apply``.
     held: tuple[Needs, ...] = ()
+    _told: set[Needs] = field(default_factory=set)
     _changed: bool = True
     _judged_s: float | None = None
     planner: Planner = field(default_factory=Planner)
@@ -96,7 +97,9 @@ class Fleet:
                 self._rolled(self.rollouts.handle(event, now_s))
         self._begin_sending(now_s)
         if self._changed and self.sending and not isinstance(event, LinkOpened | Reported | LinkClosed):
-            self._send()
+            self.generation += 1
+            self._changed = False
+            self._out.append(SendPlan(self.plan()))
         return self._out
 
     def _catch_up(self, now_s: float) -> None:
@@ -148,9 +151,8 @@ class Fleet:
 
     def _outrun(self, event: Reported) -> None:
         """A region has seen a later epoch: the store was lost and the clock is behind. Plans must come after it."""
-        seen = event.seen[0]
-        if self.facts.epoch < seen <= self.facts.epoch + MOST_AHEAD:
-            before = self.facts.epoch
+        seen, before = event.seen[0], self.facts.epoch
+        if before < seen <= before + MOST_AHEAD:
             self._store(epoch=seen + 1)
             self._note(COORDINATOR, "epoch", "", str(before), str(seen + 1), f"{event.region} has seen a later one")
 
@@ -172,11 +174,14 @@ class Fleet:
         self._rolled(self.rollouts.look(self.members, self.wanted, now_s))
 
     def _admit_policies(self, now_s: float) -> None:
-        """Nodes first, then policies: one that was carried once keeps its place."""
+        """Nodes first, then policies: one that was carried once keeps its place, one that is not is told of once."""
         for needs, faults in self.unmet(now_s):
             if not faults:
                 self.held = tuple(held for held in self.held if held != needs)
                 self._note(COORDINATOR, "policy", "", "held", "accepted", f"a Ready node can carry {needs.agent}")
+            elif self.sending and needs not in self._told:
+                self._told.add(needs)
+                self._note(COORDINATOR, "policy", "", "", "held", "; ".join(faults))
 
     def unmet(self, now_s: float) -> list[tuple[Needs, tuple[str, ...]]]:
         """Each policy that is held, with what no Ready node has."""
@@ -264,15 +269,7 @@ class Fleet:
         self._admit_regions(wanted.regions, kept)
 
     def _admit_regions(self, regions: Iterable[KnownRegion], drains: Mapping[str, str]) -> None:
-        """Members in the order of the documents, old ones with what they told."""
-        old = self.members
-        self.members = {}
-        for region in regions:
-            shown = FleetRegion(region.name, "joining", NOT_REPORTED)
-            member = old.get(region.name) or Member(region.name, shown)
-            member.drained_by = drains.get(region.name)
-            member.shown = replace(member.shown, accepts_spill=region.accepts_spill)
-            self.members[region.name] = member
+        self.members = admitted(regions, drains, self.members)
         self._changed = True
 
     # ---- effects ----
@@ -286,11 +283,6 @@ class Fleet:
             self.sending = True
             why = "all regions reported" if heard else f"{self.wanted.missed_heartbeats} heartbeats passed"
             self._note(COORDINATOR, "plans", "", "held", "sent", why)
-
-    def _send(self) -> None:
-        self.generation += 1
-        self._changed = False
-        self._out.append(SendPlan(self.plan()))
 
     def plan(self) -> Plan:
         trial = self.rollouts.trial()

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from serve_app.core.fleet_events import Audit, Reported, Wanted
+from serve_app.core.fleet_events import Audit, KnownRegion, Reported, Wanted
 from serve_app.core.reports import FleetRegion, Node, PeerView, RegionPhase, RegionState, TargetReport
 from serve_app.core.snapshots import Health, Load
 from serve_app.core.trial import NO_TRIAL
@@ -106,6 +106,18 @@ class Member:
         if not self.note:
             return phase, why, ""
         return phase, f"partition: {self.note}" + (f"; {why}" if why else ""), self.note
+
+
+def admitted(regions: Iterable[KnownRegion], drains: Mapping[str, str], old: Mapping[str, Member]) -> dict[str, Member]:
+    """Members in the order of the documents, old ones with what they told."""
+    members = {}
+    for region in regions:
+        shown = FleetRegion(region.name, "joining", NOT_REPORTED)
+        member = old.get(region.name) or Member(region.name, shown)
+        member.drained_by = drains.get(region.name)
+        member.shown = replace(member.shown, accepts_spill=region.accepts_spill)
+        members[region.name] = member
+    return members
 
 
 def weigh_peers(members: Mapping[str, Member], wanted: Wanted, now_s: float) -> None:
