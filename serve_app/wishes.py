@@ -26,8 +26,8 @@ class Job:
 
 def on_release(world: World, tenant: Tenant, session: RequestSession, record: RequestRecord) -> World:
     """The world of this user: with the release in force, or with the one that is tried. Who says neither user nor
-    session is another user with each request."""
-    if world.tried is None:
+    session is another user with each request; who pins a release, of those in force, is none."""
+    if world.tried is None or "@" in (session.parsed.model or ""):
         return world
     user = session.parsed.user_id or session.parsed.session_id or record.request_id
     record.tried, session.languages = world.tried.revision, world.table.languages

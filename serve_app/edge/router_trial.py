@@ -62,7 +62,8 @@ class RouterTrial:
         """Counts a request that has ended, while a release is tried."""
         if record.tried is None or record.agent is None or record.wanted_release is None:
             return
-        if record.canary_break and record.canary_place is not None:
+        # Whom neither release has served is asked about anew.
+        if record.canary_break and record.canary_place is not None and record.outcome != "rejected":
             self.counts.broke(record.tried, record.canary_place)
         if record.outcome not in ("success", "failed"):
             return

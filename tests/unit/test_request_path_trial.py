@@ -9,6 +9,7 @@ from typing import Any
 from serve_app.core.language import LanguageGuess
 from serve_app.core.snapshots import Snapshot, Target, local_snapshot
 from serve_app.core.table import Table, Template
+from serve_app.core.tenants import KeyIndex
 from serve_app.core.trial import Tried, is_tried_on, user_hash
 from serve_app.ports import Accepted, Body, Head, Tail, Usage, World
 from tests.fake_sessions import FakeSessions
@@ -151,6 +152,17 @@ async def test_an_agent_that_only_other_regions_run_is_not_tried_here() -> None:
     made.path = replace(made.path, world=lambda: world)
     assert (await ask(made, ON[0]))[1] == OLD_HERE
     assert made.journal.records[0].canary_break is None
+
+
+async def test_who_pins_the_release_in_force_has_it_and_is_no_word_on_the_tried_one() -> None:
+    made = stage(targets(canary_there=False))
+    operator = replace(made.table.tenants[0], operator=True)
+    made.path = replace(made.path, keys=lambda: KeyIndex.of((operator,)))
+    body = {"messages": [{"role": "user", "content": "hi"}], "user": ON[0], "model": "qwen-chat@abcdef12"}
+    assert (await made.run(json.dumps(body).encode())).status == 200
+    assert [call.target for _, call in made.agents.calls] == [OLD_HERE]
+    record = made.journal.records[0]
+    assert (record.tried, record.canary, record.canary_break) == (None, None, None)
 
 
 async def test_without_a_user_the_session_decides() -> None:

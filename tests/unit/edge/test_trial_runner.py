@@ -146,6 +146,7 @@ def test_a_router_counts_what_became_of_requests_and_keeps_users_that_it_moved_b
     router.ended(a_record(**{**told, "answer_language": None, "outcome": "failed"}), table)
     router.ended(a_record(**{**told, "outcome": "client_left"}), table)
     router.ended(a_record(**{**told, "canary_break": True, "canary_place": 7}), table)
+    router.ended(a_record(**{**told, "canary_break": True, "canary_place": 8, "outcome": "rejected"}), table)
     router.ended(a_record(), table)
     (count,) = router.counts.on(RouterReport("r")).counts
     assert (count.agent, count.release, count.requests, count.failed) == ("qwen-chat", "n", 4, 1)
