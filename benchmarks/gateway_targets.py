@@ -112,7 +112,7 @@ def setting_of(name: str, base: Setting) -> Setting:
 def config_paths(folder: Path, setting: Setting) -> list[Path]:
     """The shipped set for one machine, in a copy: its first region alone, with the setting and the benchmark's tenant.
 
-    A second region would answer with an engine that direct and the peers do not have. Nobody is told to come back later,
+    A second region would answer with an engine that direct and the peers do not have. Nobody is told to come later,
     since direct and the peers let everybody wait.
     """
     local, *others = local_paths()
