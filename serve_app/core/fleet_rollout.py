@@ -121,4 +121,5 @@ def _past(rollout: Rollout) -> Past:
         agents=rollout.agents,
         data=data_of(json.loads(rollout.documents)),
         before=data_of(json.loads(rollout.before)),
+        is_back=rollout.is_back,
     )

@@ -90,7 +90,7 @@ class Rollout:
     ``agents`` has the releases before and after by agent. ``documents`` are whole sets as JSON text: those that are
     rolled out, and those ``before``. ``engines`` are the engine digests that regions reported when it began, by agent.
     ``region`` and ``step`` are places in ``regions`` and ``policy.steps``. ``baseline`` is how the release before did
-    in the steps where it was still asked.
+    in the steps where it was still asked. ``is_back``: a rollback, which begins where others end.
     """
 
     revision: str
@@ -108,6 +108,7 @@ class Rollout:
     move: int = 1
     why: str = ""
     baseline: ReleaseCount | None = None
+    is_back: bool = False
 
     @property
     def is_over(self) -> bool:
@@ -117,6 +118,11 @@ class Rollout:
     def is_settling(self) -> bool:
         """Whether every region is to have one release, and it is waited until each has its documents in force."""
         return self.phase in ("adopting", "reverting")
+
+    @property
+    def goes_back(self) -> bool:
+        """Whether every region is on its way to the release that it had before."""
+        return self.phase == ("adopting" if self.is_back else "reverting")
 
     @property
     def current(self) -> str:

@@ -27,6 +27,7 @@ class Past:
     agents: Mapping[str, tuple[str, str]]
     data: str
     before: str
+    is_back: bool = False
 
 
 def rollout_text(rollout: Rollout | None) -> str:

@@ -11,7 +11,7 @@ from cluster_configs.bundle import Config, to_documents
 from serve_app.core.fleet_events import Facts, Roll
 from serve_app.core.fleet_rollout import Rollouts
 from serve_app.core.guards import Guards
-from serve_app.core.rollout import ROLE_ORDER, Driver, Phase, Rollout, RolloutPolicy
+from serve_app.core.rollout import ROLE_ORDER, Driver, Rollout, RolloutPolicy
 from serve_app.core.rollout_store import Past, history_of, rollout_of
 from serve_app.core.trial import DATA_KINDS, with_data
 from serve_app.edge.admin_documents import AdminError, check_size
@@ -44,7 +44,7 @@ def roll(
     model: str | None,
     *,
     applied: bool,
-    phase: Phase = "smoke",
+    is_back: bool = False,
     why: str = "",
 ) -> Roll:
     """A rollout from the documents of ``now`` to those of ``config``. Reads files of models: not for the loop.
@@ -84,8 +84,9 @@ def roll(
         documents=new.documents,
         before=before.documents,
         engines=engines,
-        phase=phase,
+        phase="adopting" if is_back else "smoke",
         why=why,
+        is_back=is_back,
     )
     return Roll(rollout, new, before)
 
@@ -130,12 +131,15 @@ def _policy(config: Config) -> RolloutPolicy:
 
 
 def kept(history: Sequence[Past], agent: str | None) -> dict[str, str]:
-    """By release that was ever served, of one agent or of any, what it was made of: the newest word counts."""
+    """By release that was in force, of one agent or of any, what it was made of: the newest word counts.
+
+    One that failed or was taken back on its way never was.
+    """
     found: dict[str, str] = {}
     for past in history:
         for name, (old, new) in past.agents.items():
             if agent in (None, name):
-                found |= {old: past.before, new: past.data}
+                found |= {old: past.before} | ({new: past.data} if past.outcome == "done" else {})
     return found
 
 

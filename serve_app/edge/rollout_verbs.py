@@ -55,17 +55,21 @@ class RolloutVerbs:
         return self._answer()
 
     async def rollback(self, who: str, agent: Any, to: Any = None) -> dict[str, Any]:
-        """Takes an agent back at once, in all regions; a rollout that is on its way ends by it."""
+        """Takes an agent back at once, in all regions; a rollout that is on its way ends by it.
+
+        Who heard no answer asks again: that must bring back nothing of what is left.
+        """
         name, fleet = _text("agent", agent), self._hub.fleet
         known = self._now().agents
         if name not in known:
             raise AdminError("refused", (f"agent: {name[:60]!r} is not known; allowed: {', '.join(sorted(known))}",))
         running = fleet.rollouts.running
         if running is not None and to is None and name in running.agents:
-            await self._told(Steer(who, "abort"))
+            if not running.goes_back:
+                await self._told(Steer(who, "abort"))
             return self._answer()
         config = await self._config_with(None if to is None else _text("to", to), name)
-        await self._roll(who, config, phase="adopting", why=f"rollback of {name} by {who}")
+        await self._roll(who, config, is_back=True, why=f"rollback of {name} by {who}")
         return self._answer()
 
     async def status(self, who: str) -> dict[str, Any]:
@@ -104,7 +108,8 @@ class RolloutVerbs:
         history = self._hub.fleet.rollouts.history
         releases = kept(history, agent)
         if to is None:
-            before = next((p for p in reversed(history) if p.outcome == "done" and agent in p.agents), None)
+            forward = (p for p in reversed(history) if p.outcome == "done" and not p.is_back)
+            before = next((p for p in forward if agent in p.agents), None)
             if before is None:
                 raise AdminError(
                     "refused", (f"agent: no earlier release of {agent} is kept; see grix rollout history",)

@@ -161,6 +161,41 @@ async def test_a_release_that_was_in_force_is_taken_again_at_once(hub: Control) 
     assert (await hub.ask("rollback", agent=agent, to=new[:10]))["running"]["agents"][agent][1] == new
 
 
+async def test_a_rollback_that_is_asked_for_again_brings_back_nothing(hub: Control) -> None:
+    """Who heard no answer asks once more: the release that is left must not come back by it."""
+    links = await hub.join(*REGIONS)
+    old = await applied(hub, links)
+    agent = next(a for _, a in old.expected)
+    await hub.ask("rollout_start", documents=with_template("常に敬語でお答えください。", **FAST))
+    await through(hub, links)
+    first = await hub.ask("rollback", agent=agent)
+    again = await hub.ask("rollback", agent=agent)
+    assert (again["running"]["phase"], again["running"]["revision"]) == ("adopting", first["running"]["revision"])
+    assert (await through(hub, links)).documents == old.documents
+    assert "no template and no route differs" in await refusal(hub, "rollback", agent=agent)
+    # While an abort takes all back there is nothing to add to it.
+    await hub.ask("rollout_start", documents=with_template("常に敬語でお答えください。", **FAST))
+    while (running := fleet(hub).rollouts.running) is not None and running.phase != "adopting":
+        for link in links:
+            await does(link, fleet(hub).plan())
+        await hub.passed(0.4)
+    await hub.ask("rollout_steer", act="abort")
+    assert (await hub.ask("rollback", agent=agent))["running"]["phase"] == "reverting"
+
+
+async def test_a_release_that_was_never_in_force_everywhere_is_not_gone_back_to(hub: Control) -> None:
+    links = await hub.join(*REGIONS)
+    plan = await applied(hub, links)
+    agent = next(a for _, a in plan.expected)
+    told = await hub.ask("rollout_start", documents=with_template("常に敬語でお答えください。", **FAST))
+    bad = told["running"]["agents"][agent][1]
+    plan = await links[0].hear(lambda p: p.trial is not None)
+    await does(links[0], plan, smoke="failed", why="ja: the answer is empty")
+    await links[0].hear(lambda p: p.trial is None)
+    assert (await hub.ask("rollout_history"))["past"][0]["outcome"] == "rolled_back"
+    assert f"{bad[:10]!r} is not known" in await refusal(hub, "rollback", agent=agent, to=bad[:10])
+
+
 async def test_what_is_no_rollout_is_refused_with_what_is_allowed(hub: Control) -> None:
     links = await hub.join(*REGIONS)
     await applied(hub, links)
