@@ -15,7 +15,7 @@ from xdist.scheduler import LoadScopeScheduling
 
 # A busy machine is no fault. Properties whose examples cost much have fewer of them, which stand there.
 _PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("quick", _PATIENT, max_examples=40)
+settings.register_profile("quick", _PATIENT, max_examples=30)
 settings.register_profile("thorough", _PATIENT, max_examples=150)
 settings.load_profile("quick")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from serve_app.core.model_manifest import MANIFEST, parse_manifest
 from serve_app.edge.model_cache import ModelCache
 from serve_app.edge.model_store import address_of, manifest_at, open_store, push, stored
 from serve_app.edge.model_verify import faults_in_cache, faults_in_store
-from serve_app.edge.store_types import StoreError
+from serve_app.edge.store_types import Limits, StoreError
 from tests.model_stores import LIMITS, WatchedStore, content_of, make_model, take
 
 
@@ -27,8 +28,8 @@ def store(tmp_path: Path) -> WatchedStore:
     return WatchedStore(tmp_path / "store" / "m" / "v1")
 
 
-def pushed(model: Path, store: WatchedStore) -> int:
-    return push(model, store.where, store, LIMITS, lambda said: None).sent_bytes
+def pushed(model: Path, store: WatchedStore, limits: Limits = LIMITS) -> int:
+    return push(model, store.where, store, limits, lambda said: None).sent_bytes
 
 
 def test_a_version_is_its_files_and_a_manifest(model: Path, store: WatchedStore) -> None:
@@ -145,8 +146,9 @@ def test_a_store_that_cannot_be_written_is_told(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
+    # One thread, so that no other still has a draft there.
     with pytest.raises(StoreError, match=r"m/v1: cannot be written: No space left on device$"):
-        pushed(model, store)
+        pushed(model, store, replace(LIMITS, parallel=1))
     assert content_of(store.folder) == {}
 
 
