@@ -32,7 +32,8 @@ class TrialRunner:
         self._user_config: Mapping[str, Any] = {}
         self._plan: Plan | None = None
         self._made: tuple[str, Mapping[str, Agent], str] | None = None
-        self._smoking: tuple[int, asyncio.Task[None]] | None = None
+        #: Of which revision and move, and its task.
+        self._smoking: tuple[tuple[str, int], asyncio.Task[None]] | None = None
 
     def configure(self, user_config: Mapping[str, Any]) -> None:
         """Other agents or documents: what is tried is made from them anew."""
@@ -47,15 +48,17 @@ class TrialRunner:
         stage = NO_STAGE if trial is None else trial.stages.get(me, NO_STAGE)
         if trial is None or stage == NO_STAGE:
             self._made = None
+            self.close()
             self._trial.take_plan(trial, NO_STAGE, {}, "")
             return
         if self._made is None or self._made[0] != trial.revision:
             self._made = (trial.revision, *self._table(trial.data))
         _, agents, fault = self._made
         self._trial.take_plan(trial, stage, agents, fault)
-        if stage.smoke and not fault and (self._smoking is None or self._smoking[0] != trial.move):
+        which = (trial.revision, trial.move)
+        if stage.smoke and not fault and (self._smoking is None or self._smoking[0] != which):
             self.close()
-            self._smoking = (trial.move, asyncio.create_task(self._smoke(trial.move, trial.revision)))
+            self._smoking = (which, asyncio.create_task(self._smoke(trial.move, trial.revision)))
 
     def _table(self, data: str) -> tuple[Mapping[str, Agent], str]:
         try:
@@ -82,5 +85,7 @@ class TrialRunner:
         self._on_news()
 
     def close(self) -> None:
+        """Ends smoke tests that still run; the next rollout runs its own, of the same move too."""
         if self._smoking is not None:
             self._smoking[1].cancel()
+        self._smoking = None

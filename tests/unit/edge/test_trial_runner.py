@@ -86,6 +86,26 @@ async def test_smoke_tests_run_once_a_move_until_they_have_run(
     runner.close()
 
 
+@pytest.mark.parametrize("is_told_of_the_end", [True, False])
+@pytest.mark.parametrize("revision", ["r2", "r3"])
+async def test_the_next_rollout_runs_its_own_smoke_tests_though_moves_are_counted_from_one_again(
+    user_config: dict[str, Any], revision: str, is_told_of_the_end: bool
+) -> None:
+    trial, asked, news = RegionTrial(), Asked([], ["ko: empty"]), []
+    runner = TrialRunner(trial, asked, lambda: news.append(trial.report().smoke))
+    runner.configure(user_config)
+    runner.take_plan(plan(user_config, Stage(0, smoke=True)))
+    await settle(lambda: news == ["passed"])
+    if is_told_of_the_end:
+        runner.take_plan(plan(user_config, None, move=2))
+    runner.take_plan(plan(user_config, Stage(0, smoke=True), revision=revision))
+    # The same revision again, without an end between, is the same rollout.
+    is_new = is_told_of_the_end or revision == "r3"
+    await settle(lambda: news == (["passed", "failed"] if is_new else ["passed"]))
+    assert asked.asked == len(news)
+    runner.close()
+
+
 async def test_a_region_has_the_release_that_the_documents_make_with_its_own_engine(
     user_config: dict[str, Any],
 ) -> None:
