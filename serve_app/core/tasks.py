@@ -19,7 +19,8 @@ PRIORITIES: Final[tuple[Priority, ...]] = ("high", "normal")
 #: Nothing happens to a task in one of these, unless an operator replays it.
 ENDED: Final[frozenset[State]] = frozenset({"done", "failed", "cancelled"})
 
-#: A task that failed is tried again after so long, once for each; then it is a dead letter.
+#: How long a task waits after its 1st, 2nd and 3rd failure. Each wait is followed by an attempt: there is the first one
+#: and at most three more, then it is a dead letter.
 RETRY_AFTER_S: Final = (1.0, 5.0, 30.0)
 MOST_ATTEMPTS: Final = 1 + len(RETRY_AFTER_S)
 #: Of the tasks that are taken while both kinds wait, so many are normal ones at least.
