@@ -20,11 +20,23 @@ from starlette.routing import Route
 from serve_app.asgi import headers_of, read_body
 from serve_app.core import tenants
 from serve_app.core.table import Tenant
-from serve_app.core.tasks import ENDED, ClassStats, Event, NewParts, NewTask, State, Submitted, Task, TaskClass
+from serve_app.core.tasks import (
+    ENDED,
+    ClassStats,
+    DeadPage,
+    Event,
+    NewParts,
+    NewTask,
+    State,
+    Submitted,
+    Task,
+    TaskClass,
+)
 from serve_app.openai_request import bad
+from serve_app.openai_rules import shown
 from serve_app.outcomes import GrixError
 from serve_app.request_path import RequestPath
-from serve_app.task_request import TASK_ID, AskedTask, class_of, parse_batch, parse_task
+from serve_app.task_request import MOST_DEAD, TASK_ID, AskedTask, class_of, parse_batch, parse_task
 
 #: Who watches a task is told so soon after something happened, and that he is still connected so often.
 LOOK_S: Final = 0.25
@@ -68,8 +80,8 @@ class Tasks(Protocol):
         """Each class now, or a moment ago."""
         ...
 
-    async def dead(self) -> list[Task]:
-        """Dead letters, the newest first."""
+    async def dead(self, offset: int, limit: int) -> DeadPage:
+        """Dead letters, the newest first; about a megabyte of them at most."""
         ...
 
     async def replay(self, task_id: str) -> bool:
@@ -111,6 +123,18 @@ def _shown_json(task: Task, parts: Sequence[Task] | None) -> bytes:
 
 def _output(parts: Sequence[Task]) -> bytes:
     return b"".join(batch_line(part) for part in parts)
+
+
+def _dead_json(page: DeadPage) -> bytes:
+    rows = [{**shown_task(one), "tenant": one.tenant, "key": one.id, "input": one.input} for one in page.letters]
+    return json.dumps({"object": "list", "data": rows, "next_offset": page.next_offset}, ensure_ascii=False).encode()
+
+
+def _number(request: Request, name: str, default: int, least: int, most: int) -> int:
+    text = request.query_params.get(name, str(default))
+    if not (text.isascii() and text.isdigit() and len(text) <= 7 and least <= int(text) <= most):
+        raise bad(name, f"is {shown(text)}; allowed: {least} to {most}.")
+    return int(text)
 
 
 def _part_name(part: Task) -> str:
@@ -260,8 +284,11 @@ class TaskApi:
 
     async def dead(self, request: Request) -> Response:
         self._operator(request)
-        rows = [{**shown_task(t), "tenant": t.tenant, "key": t.id, "input": t.input} for t in await self.tasks.dead()]
-        return JSONResponse({"object": "list", "data": rows})
+        offset = _number(request, "offset", 0, 0, 1_000_000)
+        limit = _number(request, "limit", MOST_DEAD, 1, MOST_DEAD)
+        page = await self.tasks.dead(offset, limit)
+        made = await asyncio.to_thread(_dead_json, page)
+        return Response(made, media_type="application/json")
 
     async def one_dead(self, request: Request) -> Response:
         """Replays a dead letter, or drops it."""

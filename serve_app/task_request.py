@@ -21,6 +21,8 @@ MAX_INPUT_BYTES: Final = 256 * 1024
 MAX_DATA_CLASS_CHARS: Final = 256
 #: Of a task.
 MAX_PARTS: Final = 256
+#: Dead letters of one page.
+MOST_DEAD: Final = 100
 TASK_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", re.ASCII)
 _ID_SAID: Final = "1 to 64 letters, digits and . _ -, a letter or digit first"
 _FIELDS: Final = ("task_id", "model_required", "priority", "expected_output_tokens", "request", "sub_tasks")

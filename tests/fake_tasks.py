@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from serve_app.core.tasks import ENDED, ClassStats, Event, NewParts, NewTask, State, Submitted, Task, TaskClass
+from serve_app.core.tasks import (
+    ENDED,
+    ClassStats,
+    DeadPage,
+    Event,
+    NewParts,
+    NewTask,
+    State,
+    Submitted,
+    Task,
+    TaskClass,
+)
 from serve_app.outcomes import GrixError
 
 
@@ -72,17 +83,22 @@ class FakeTasks:
         one = ClassStats({"high": 1, "normal": 2}, {"high": 0.5, "normal": 3.0}, running=4, workers=1, slots=4)
         return {"light": one, "heavy": one}
 
-    async def dead(self) -> list[Task]:
-        self._asked()
+    def _letters(self) -> list[Task]:
         return [task for task in self.kept.values() if task.state == "failed"]
 
+    async def dead(self, offset: int, limit: int) -> DeadPage:
+        self._asked()
+        end = offset + limit
+        letters = self._letters()
+        return DeadPage(tuple(letters[offset:end]), end if end < len(letters) else None)
+
     async def replay(self, task_id: str) -> bool:
-        there = any(task.id == task_id for task in await self.dead())
+        there = any(task.id == task_id for task in self._letters())
         if there:
             self.put(replace(self.kept[task_id], state="queued", reason=None))
         return there
 
     async def drop(self, task_id: str) -> bool:
-        there = any(task.id == task_id for task in await self.dead())
+        there = any(task.id == task_id for task in self._letters())
         self.kept.pop(task_id, None)
         return there

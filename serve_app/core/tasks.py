@@ -116,6 +116,14 @@ class Task:
 
 
 @dataclass(frozen=True, slots=True)
+class DeadPage:
+    """Some dead letters, the newest first; ``next_offset`` is where the others begin, ``None``: there are none."""
+
+    letters: tuple[Task, ...]
+    next_offset: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class Event:
     """Something that happened to a task; ``id`` orders them."""
 

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from serve_app.core.tasks import ClassStats, Event, NewParts, NewTask, State, Submitted, Task, TaskClass
+from serve_app.core.tasks import ClassStats, DeadPage, Event, NewParts, NewTask, State, Submitted, Task, TaskClass
 from serve_app.edge.task_bus import FAILURES, TaskBus, connect
 from serve_app.outcomes import GrixError
 
@@ -100,8 +100,8 @@ class RegionTasks:
             self._counted = (now_s, await _asked(self._bus().stats()))
         return self._counted[1]
 
-    async def dead(self) -> list[Task]:
-        return await _asked(self._bus().dead())
+    async def dead(self, offset: int, limit: int) -> DeadPage:
+        return await _asked(self._bus().dead(offset, limit))
 
     async def replay(self, task_id: str) -> bool:
         return await _asked(self._bus().replay(task_id))

@@ -37,6 +37,7 @@ from serve_app.core.tasks import (
     CLASSES,
     MOST_ATTEMPTS,
     ClassStats,
+    DeadPage,
     DeadReason,
     Event,
     NewParts,
@@ -58,6 +59,8 @@ BEAT_S: Final = 5.0
 WORKER_COUNTS_S: Final = 30.0
 CALL_LIMIT_S: Final = 5.0
 CONNECTIONS: Final = 16
+#: Of the inputs of one page of dead letters.
+PAGE_CHARS: Final = 1 << 20
 
 _SCRIPTS: Final = {
     "SUBMIT": task_scripts.SUBMIT,
@@ -174,9 +177,6 @@ class TaskBus:
         """The parts of a task in their order, without those that are forgotten."""
         async with asyncio.timeout(CALL_LIMIT_S):
             ids = await cast(Any, self._client.lrange(f"{self._prefix}:parts:{task_id}", 0, -1))
-        return await self._all(ids)
-
-    async def _all(self, ids: Sequence[str]) -> list[Task]:
         found = [await self.get(one) for one in ids]
         return [task for task in found if task is not None]
 
@@ -245,11 +245,23 @@ class TaskBus:
             rows = await cast(Any, self._client.xrange(f"{self._prefix}:e:{task_id}", f"({after}", "+"))
         return [Event(entry, fields["state"], fields["data"]) for entry, fields in rows]
 
-    async def dead(self, most: int = 1_000) -> list[Task]:
-        """Dead letters, the newest first."""
+    async def dead(self, offset: int = 0, limit: int = 100, most_chars: int = PAGE_CHARS) -> DeadPage:
+        """At most ``limit`` dead letters after the first ``offset``, the newest first.
+
+        A page ends before its inputs have more than ``most_chars``; it has one letter at least, if there is one.
+        """
         async with asyncio.timeout(CALL_LIMIT_S):
-            ids = await cast(Any, self._client.zrevrange(f"{self._prefix}:dead", 0, most - 1))
-        return await self._all(ids)
+            ids = await cast(Any, self._client.zrevrange(f"{self._prefix}:dead", offset, offset + limit))
+        letters: list[Task] = []
+        chars = seen = 0
+        for one in ids[:limit]:
+            found = await self.get(one)
+            chars += len(found.input or "") if found is not None else 0
+            if letters and chars > most_chars:
+                break
+            seen += 1
+            letters += [found] if found is not None else []
+        return DeadPage(tuple(letters), offset + seen if seen < len(ids) else None)
 
     async def replay(self, task_id: str) -> bool:
         """Makes a dead letter a task again; not what never was one."""

@@ -345,6 +345,14 @@ async def test_operators_see_what_waits_and_what_died() -> None:
     (row,) = (await site.ask("GET", "/grix/tasks/dead", headers=OPERATOR)).json()["data"]
     assert (row["key"], row["tenant"], row["error"]["reason"]) == ("acme/t1", "acme", "failed")
     assert json.loads(row["input"]) == ASKED
+    for query in ("limit=0", "limit=101", "offset=-1", "offset=x", "offset=10000000"):
+        asked = await site.ask("GET", f"/grix/tasks/dead?{query}", headers=OPERATOR)
+        assert error_of(asked) == (400, "invalid_value", query.partition("=")[0])
+    assert (await site.ask("GET", "/grix/tasks/dead?offset=1&limit=1", headers=OPERATOR)).json() == {
+        "object": "list",
+        "data": [],
+        "next_offset": None,
+    }
     told = await site.ask("POST", "/grix/tasks/dead/acme/t1", headers=OPERATOR)
     assert told.json() == {"key": "acme/t1", "state": "replayed"} and site.tasks.kept["acme/t1"].state == "queued"
     again = await site.ask("POST", "/grix/tasks/dead/acme/t1", headers=OPERATOR)

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from serve_app.core.tasks import MOST_ATTEMPTS, ClassStats, NewParts, NewTask, Submitted
+from serve_app.core.tasks import MOST_ATTEMPTS, ClassStats, DeadPage, NewParts, NewTask, Submitted
 from serve_app.edge.task_bus import FAILURES, Bounds, Job, Nothing, TaskBus, connect
 from tests.valkey_store import Store
 
@@ -149,7 +149,7 @@ async def test_what_kills_each_worker_becomes_a_dead_letter(bus: TaskBus, hasty:
         assert (await take(hasty)).attempts == attempt
         await asyncio.sleep(0.01)
     assert isinstance(await hasty.claim("light", "w1", "high"), Nothing)
-    (dead,) = await bus.dead()
+    (dead,) = (await bus.dead()).letters
     assert (dead.id, dead.reason, dead.attempts, dead.input) == ("acme/t0", "worker_lost", 4, '{"n": 0}')
     assert await bus.buried() == {("light", "worker_lost"): 1}
 
@@ -162,9 +162,27 @@ async def test_a_dead_letter_is_replayed_or_dropped(bus: TaskBus) -> None:
     assert job.attempts == 1
     assert await bus.bury(job, "failed", "again")
     assert await bus.drop("acme/t0") and not await bus.drop("acme/t0")
-    assert await bus.get("acme/t0") is None and await bus.dead() == []
+    assert await bus.get("acme/t0") is None and await bus.dead() == DeadPage((), None)
     # It may come again, as it is not known any more.
     assert (await bus.submit(task())).how == "new"
+
+
+async def test_dead_letters_come_in_pages_of_bounded_size(bus: TaskBus) -> None:
+    for n in range(4):
+        await bus.submit(task(n, input="x" * 10))
+        await bus.bury(await take(bus), "failed", "no luck")
+        await asyncio.sleep(0.002)
+
+    async def page(offset: int, limit: int, most_chars: int) -> tuple[list[str], int | None]:
+        got = await bus.dead(offset, limit, most_chars)
+        return [letter.id for letter in got.letters], got.next_offset
+
+    assert await page(0, 3, 1000) == (["acme/t3", "acme/t2", "acme/t1"], 3)
+    assert await page(3, 3, 1000) == (["acme/t0"], None)
+    assert await page(0, 4, 1000) == (["acme/t3", "acme/t2", "acme/t1", "acme/t0"], None)
+    # As many as have room, and never none.
+    assert await page(0, 4, 25) == (["acme/t3", "acme/t2"], 2) and await page(1, 4, 5) == (["acme/t2"], 2)
+    assert await page(4, 4, 1000) == ([], None)
 
 
 async def test_a_retry_waits_for_its_time(bus: TaskBus) -> None:
@@ -233,7 +251,7 @@ async def test_what_is_no_task_becomes_a_dead_letter_and_the_rest_goes_on(
     await bus.submit(task(1))
     assert [(await take(bus)).id, (await take(bus)).id] == ["acme/t0", "acme/t1"]
     assert isinstance(await bus.claim("light", "w1", "high"), Nothing)
-    (dead,) = await bus.dead()
+    (dead,) = (await bus.dead()).letters
     assert (dead.reason, dead.tenant, dead.state) == ("bad_payload", "", "failed")
     assert not await bus.replay(dead.id) and await bus.drop(dead.id)
 
@@ -270,7 +288,7 @@ async def test_everything_is_bounded(client: Redis, region: str) -> None:
         await bus.submit(task(n))
         await bus.bury(await take(bus), "failed", "")
     await bus.claim("light", "w1", "high")
-    assert [dead.id for dead in await bus.dead()] == ["acme/t7"]
+    assert [dead.id for dead in (await bus.dead()).letters] == ["acme/t7"]
     # What is kept is what two results and one input have.
     held = {"done_bytes": "2", "dead_bytes": str(len('{"n": 7}'))}
     assert await client.hgetall(f"grix:{{{region}}}:tasks:held") == held
@@ -309,7 +327,7 @@ async def test_dead_letters_push_out_dead_letters_and_no_results(client: Redis, 
         await bus.submit(task(n, input='"ten byte"'))
         await bus.bury(await take(bus), "failed", "no luck")
     await bus.claim("light", "w1", "high")
-    assert await bus.get("acme/t0") is not None and [dead.id for dead in await bus.dead()] == ["acme/t2"]
+    assert await bus.get("acme/t0") is not None and [dead.id for dead in (await bus.dead()).letters] == ["acme/t2"]
     assert await client.hgetall(f"grix:{{{region}}}:tasks:held") == {"done_bytes": "10", "dead_bytes": "10"}
 
 
@@ -394,9 +412,9 @@ async def test_a_task_in_parts_that_comes_again_has_nothing_of_the_forgotten_one
     assert await bus.finish(await take(bus), "1") and await bus.bury(await take(bus), "failed", "no luck")
     await asyncio.sleep(0.002)
     assert isinstance(await bus.claim("light", "w1", "high"), Nothing)
-    assert await bus.get("acme/root") is None and [dead.id for dead in await bus.dead()] == ["acme/root:1"]
+    assert await bus.get("acme/root") is None and [dead.id for dead in (await bus.dead()).letters] == ["acme/root:1"]
     assert (await bus.fan_out(in_parts(2))).how == "new"
-    assert await bus.dead() == [] and not await bus.replay("acme/root:1")
+    assert (await bus.dead()).letters == () and not await bus.replay("acme/root:1")
     part = await bus.get("acme/root:1")
     assert part is not None and (part.state, part.reason, part.ended_unix_s) == ("queued", None, None)
     assert await states(bus, "acme/root:1") == ["queued"]
@@ -453,7 +471,7 @@ async def test_a_full_redis_renews_claims_and_forgets_what_is_old(tmp_path: Path
         await client.setrange("grix:full", 256 << 20, "x")
         assert (await bus.submit(task(2))).how == "full"
         assert await bus.beat("light", "w1", 4, [job]) == frozenset()
-        assert await old.drop("acme/t0") and await bus.dead() == []
+        assert await old.drop("acme/t0") and await bus.dead() == DeadPage((), None)
         assert await bus.finish(job, '"ok"')
     finally:
         await client.aclose()
