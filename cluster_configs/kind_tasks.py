@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
-from cluster_configs.fields import Block, Name, Seconds, Text
+from cluster_configs.fields import Block, Name, Seconds, Text, absolute
 from serve_app.core.tasks import TaskClass
 
 
@@ -35,6 +35,9 @@ class Tasks(Block):
     limit_s: Seconds = Field(default=1800.0, alias="limit")
     #: Where results over 256 KB go; without it such a task fails.
     results: Annotated[Text, AfterValidator(_store)] | None = None
+    #: A file with a secret of the region, on each node that runs a Router or a worker: without it nobody submits tasks,
+    #: or takes them. ``grix up`` makes one where none is named.
+    secret_file: Annotated[Text, AfterValidator(absolute)] | None = None
 
     def classes(self) -> dict[TaskClass, TaskWorkers]:
         """Those that there are."""

@@ -95,13 +95,12 @@ class BusAdapter(TaskProcessorAdapter):
         """Begins to work, or goes on with another bus; on the loop that works.
 
         Raises:
-            OSError: when the password file cannot be read.
+            OSError: when the file of the password or of the secret cannot be read.
         """
         self._slots = slots
         leave = functools.partial(self._end_worker, 0.0)
         if await self._of_region.configure(region, leave) or self._worker is None:
             if self._of_region.bus is None:
-                log.warning("region %s has no Redis: nobody works at its tasks", region["name"])
                 return
             assert self._handler is not None
             watch = TaskWatch(region["name"], self._class, self._meter, time.monotonic)

@@ -44,6 +44,16 @@ def use(record: dict[str, Any], serve_config: dict[str, Any]) -> None:
     rendered.use_redis(serve_config, record["redis"]["url"], record["redis"]["password_file"])
 
 
+def use_task_secret(folder: Path, serve_config: dict[str, Any]) -> None:
+    """Tells Routers and workers the region's secret for tasks. It stays from start to start, as tasks do."""
+    from serve_app.edge import serve_config as rendered
+
+    file = folder / "task_secret"
+    if not file.exists():
+        write_private(file, secrets.token_hex(32))
+    rendered.use_task_secret(serve_config, str(file.resolve()))
+
+
 def end(record: dict[str, Any]) -> list[int]:
     """Ends it, by its own process id. Returns the id if it survives."""
     from serve_app.edge import valkey

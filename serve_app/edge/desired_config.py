@@ -18,7 +18,7 @@ from serve_app.core.preempt import Ceiling
 from serve_app.edge.fleet_documents import parsed
 from serve_app.edge.private_file import write_private
 from serve_app.edge.serve_apps import Apps, all_same, differing, in_force, unlike
-from serve_app.edge.serve_config import render, use_redis
+from serve_app.edge.serve_config import render, use_redis, use_task_secret
 from serve_app.edge.serve_rest import AppStatus, ServeRest, statuses
 
 log = logging.getLogger("ray.serve")
@@ -80,11 +80,13 @@ def rendered_with(user_config: Mapping[str, Any], documents: str) -> dict[str, A
     config = parsed(documents)
     began = schema.Federation.model_validate(user_config["federationDocument"])
     again = dict(user_config["again"])
-    redis = again.pop("redis", None)
+    redis, secret = again.pop("redis", None), again.pop("task_secret", None)
     config = replace(config, federation=_where_it_was(config, began))
     rendered = render(config, user_config["region"]["name"], **again)
     if redis is not None:
         use_redis(rendered, redis["url"], redis["passwordFile"])
+    if secret is not None:
+        use_task_secret(rendered, secret)
     return rendered
 
 

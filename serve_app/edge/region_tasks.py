@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
@@ -9,9 +10,12 @@ from typing import Any, Final, TypeVar
 
 from serve_app.core.tasks import ClassStats, DeadPage, Event, NewParts, NewTask, State, Submitted, Task, TaskClass
 from serve_app.edge.task_bus import FAILURES, TaskBus, connect
+from serve_app.edge.task_seals import Seals, read_secret
 from serve_app.outcomes import GrixError
 
 T = TypeVar("T")
+
+log = logging.getLogger("ray.serve")
 
 #: Tasks and workers are counted again after so long.
 COUNTED_S: Final = 1.0
@@ -34,24 +38,29 @@ class BusOfRegion:
 
     def __init__(self) -> None:
         self.bus: TaskBus | None = None
-        self._opened: tuple[str, str | None, int] | None = None
+        self._opened: tuple[object, ...] | None = None
 
     async def configure(self, region: Mapping[str, Any], leave: Callable[[], Awaitable[None]] | None = None) -> bool:
         """Takes a region's ``name``, ``redis`` and ``tasks``; on the loop that serves. Whether the bus is another one.
 
+        There is none in a region without a Redis, or whose tasks have no secret.
+
         ``leave`` is awaited before the bus that was there is closed.
 
         Raises:
-            OSError: when the password file cannot be read. Nothing has changed then.
+            OSError: when the file of the password or of the secret cannot be read. Nothing has changed then.
         """
-        redis, made, opened = region.get("redis"), None, None
-        if redis is not None and region.get("tasks") is not None:
+        redis, tasks, made, opened = region.get("redis"), region.get("tasks"), None, None
+        secret = (tasks or {}).get("secretFile")
+        if tasks is not None and (redis is None or secret is None):
+            log.warning("region %s has no redis, or no tasks.secretFile: it takes no tasks", region["name"])
+        elif tasks is not None and redis is not None:
             file = redis.get("passwordFile")
-            # The file's time tells a password that was changed in place.
-            opened = (redis["url"], file, Path(file).stat().st_mtime_ns if file else 0)
+            # Files' times tell a password or a secret that was changed in place.
+            opened = (redis["url"], *((one, Path(one).stat().st_mtime_ns if one else 0) for one in (file, secret)))
             if opened == self._opened:
                 return False
-            made = TaskBus(connect(redis["url"], file), region["name"])
+            made = TaskBus(connect(redis["url"], file), region["name"], Seals(read_secret(secret)))
         before, self.bus, self._opened = self.bus, made, opened
         if before is not None:
             if leave is not None:

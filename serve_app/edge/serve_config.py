@@ -141,6 +141,18 @@ def use_redis(rendered: dict[str, Any], url: str, password_file: str) -> None:
                 user_config["again"]["redis"] = redis
 
 
+def use_task_secret(rendered: dict[str, Any], file: str) -> None:
+    """Names a secret in a rendered config whose region has tasks and names none; the region may get tasks later."""
+    for app in rendered["applications"]:
+        for deployment in app["deployments"]:
+            user_config = deployment["user_config"]
+            tasks = user_config.get("region", {}).get("tasks")
+            if tasks is not None:
+                user_config["region"] = {**user_config["region"], "tasks": {"secretFile": file, **tasks}}
+            if "again" in user_config:
+                user_config["again"]["task_secret"] = file
+
+
 def render(
     config: Config,
     region_name: str,

@@ -15,23 +15,26 @@ All keys begin with ``grix:{REGION}:tasks``:
 * ``:buried`` hash, dead letters so far by ``CLASS/REASON``;
 * ``:e:ID`` stream, what happened to a task, the last 256 events;
 * ``:bell:CLASS`` list, one token a task that came, for workers that sleep;
-* ``:workers:CLASS`` sorted set, workers by their last beat, and ``:w:OWNER`` hash, what each one carries.
+* ``:workers:CLASS`` sorted set, workers by their last beat, and ``:w:OWNER`` hash, what each one carries;
+* ``:gate`` string, what a worker's token has to hash to.
 
 A result is stored in the step that takes the task out of its stream. A worker whose claim was lost, because it was
 silent or its task was cancelled, can store nothing. So a task may run more than once, and has one result.
+
+A task without the seal of :mod:`serve_app.edge.task_seals` is a dead letter instead of being run.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
+import logging
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Final, cast
 
 from redis.asyncio import Redis
-from redis.exceptions import OutOfMemoryError, RedisError
+from redis.exceptions import OutOfMemoryError, RedisError, ResponseError
 
 from serve_app.core.tasks import (
     CLASSES,
@@ -49,7 +52,11 @@ from serve_app.core.tasks import (
     TaskClass,
 )
 from serve_app.edge import redis_client, task_scripts, task_side_scripts
+from serve_app.edge.task_jobs import Bounds, Job, Nothing, NotRegistered
 from serve_app.edge.task_rows import task_of
+from serve_app.edge.task_seals import Seals
+
+log = logging.getLogger("ray.serve")
 
 FAILURES: Final = (TimeoutError, RedisError, OSError)
 #: A worker that was silent for so long has lost its tasks; it beats every :data:`BEAT_S`.
@@ -75,43 +82,6 @@ _SCRIPTS: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Bounds:
-    """What a region keeps at most. Inputs and results together leave the embedded Redis room for sessions."""
-
-    tasks: int = 10_000
-    tasks_of_tenant: int = 2_000
-    #: One tenant has a quarter of it at most.
-    input_bytes: int = 64 << 20
-    results: int = 10_000
-    result_ttl_s: float = 86_400.0
-    result_bytes: int = 64 << 20
-    dead: int = 1_000
-    dead_ttl_s: float = 7 * 86_400.0
-    dead_bytes: int = 32 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """A task that a worker holds. ``silent_s``: how long the worker before it was not heard of, if it was lost."""
-
-    id: str
-    claim: str
-    tenant: str
-    task_class: TaskClass
-    priority: Priority
-    input: str
-    attempts: int
-    silent_s: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class Nothing:
-    """No task to take; ``due_s`` is when the next retry is due."""
-
-    due_s: float | None
-
-
 def connect(url: str, password_file: str | None) -> Redis:
     """A client whose connections may wait for a task.
 
@@ -129,6 +99,11 @@ def connect(url: str, password_file: str | None) -> Redis:
     )
 
 
+def _sealed(task: NewTask | Job) -> tuple[str, str, str, str, str]:
+    """What of a task its seal is of."""
+    return task.id, task.tenant, task.task_class, task.priority, task.input
+
+
 def _digest(*texts: str) -> str:
     """What tells one task from another that has its id."""
     return hashlib.sha256("\n".join(texts).encode()).hexdigest()
@@ -138,9 +113,15 @@ class TaskBus:
     """One region's tasks. Every method raises one of :data:`FAILURES` while Redis is away."""
 
     def __init__(
-        self, client: Redis, region: str, *, bounds: Bounds | None = None, claim_holds_s: float = CLAIM_HOLDS_S
+        self,
+        client: Redis,
+        region: str,
+        seals: Seals,
+        *,
+        bounds: Bounds | None = None,
+        claim_holds_s: float = CLAIM_HOLDS_S,
     ) -> None:
-        self._client = client
+        self._client, self._seals = client, seals
         self._prefix = f"grix:{{{region}}}:tasks"
         self._bounds = bounds or Bounds()
         self._holds_ms = int(claim_holds_s * 1000)
@@ -150,18 +131,27 @@ class TaskBus:
         await self._client.aclose()
 
     async def _run(self, name: str, *args: str | int | float) -> Any:
-        async with asyncio.timeout(CALL_LIMIT_S):
-            return await cast(Any, self._scripts[name](keys=[self._prefix], args=args))
+        try:
+            async with asyncio.timeout(CALL_LIMIT_S):
+                return await cast(Any, self._scripts[name](keys=[self._prefix], args=args))
+        except ResponseError as error:
+            if str(error).startswith("STRANGER"):
+                raise NotRegistered("the worker is not registered with the token of this region") from None
+            raise
 
     async def submit(self, task: NewTask) -> Submitted:
-        asked = (task.id, task.tenant, task.task_class, task.priority, task.input)
-        return await self._submitted("SUBMIT", *asked, _digest(task.priority, task.input), *self._limits())
+        asked = _sealed(task)
+        marks = self._seals.of(*asked), self._seals.gate
+        return await self._submitted("SUBMIT", *asked, _digest(task.priority, task.input), *self._limits(), *marks)
 
     async def fan_out(self, task: NewParts) -> Submitted:
         """Submits a task in parts: all of them, or none."""
         digest = _digest(task.priority, *(text for part in task.parts for text in (part.id, part.input)))
-        parts = [text for part in task.parts for text in (part.id, part.task_class, part.input)]
-        return await self._submitted("FAN_OUT", task.id, task.tenant, task.priority, digest, *self._limits(), *parts)
+        seals = [self._seals.of(*_sealed(part)) for part in task.parts]
+        sealed = zip(task.parts, seals, strict=True)
+        parts = [text for part, seal in sealed for text in (part.id, part.task_class, part.input, seal)]
+        asked = (task.id, task.tenant, task.priority, digest, *self._limits(), self._seals.gate)
+        return await self._submitted("FAN_OUT", *asked, *parts)
 
     def _limits(self) -> tuple[int, int, int]:
         return self._bounds.tasks, self._bounds.tasks_of_tenant, self._bounds.input_bytes
@@ -181,19 +171,35 @@ class TaskBus:
         return [task for task in found if task is not None]
 
     async def claim(self, task_class: TaskClass, owner: str, first: Priority) -> Job | Nothing:
-        """A task to work at: one whose worker was lost, else the next of ``first``, else of the other priority."""
+        """A task to work at: one whose worker was lost, else the next of ``first``, else of the other priority.
+
+        Raises:
+            NotRegistered: for a worker that has not beaten lately, or is not of this region.
+        """
         bounds, claim = self._bounds, secrets.token_hex(8)
         kept = (bounds.results, int(bounds.result_ttl_s * 1000), bounds.result_bytes)
         dead = (bounds.dead, int(bounds.dead_ttl_s * 1000), bounds.dead_bytes)
         second: Priority = "normal" if first == "high" else "high"
-        order = (first, second, MOST_ATTEMPTS, *kept, *dead)
+        order = (first, second, MOST_ATTEMPTS, *kept, *dead, self._seals.worker_token)
+        while True:
+            got, seal = await self._claimed(task_class, owner, claim, order)
+            if isinstance(got, Nothing) or self._seals.fits(seal, *_sealed(got)):
+                return got
+            log.error("task %a is not run: its seal is not of this region", got.id[:80])
+            await self.bury(got, "bad_payload", "its seal is not of this region: whoever put it there has no secret")
+
+    async def _claimed(
+        self, task_class: TaskClass, owner: str, claim: str, order: Sequence[str | int]
+    ) -> tuple[Job | Nothing, str]:
+        """The next task and its seal, whoever put it there."""
         task_id, ms, *flat = await self._run("CLAIM", task_class, owner, claim, self._holds_ms, *order)
         if not task_id:
-            return Nothing(None if ms < 0 else ms / 1000)
+            return Nothing(None if ms < 0 else ms / 1000), ""
         row = dict(zip(flat[::2], flat[1::2], strict=True))
         silent_s = None if ms < 0 else ms / 1000
         attempts = int(row["attempts"])
-        return Job(task_id, claim, row["tenant"], task_class, row["priority"], row["input"], attempts, silent_s)
+        job = Job(task_id, claim, row["tenant"], task_class, row["priority"], row["input"], attempts, silent_s)
+        return job, row.get("seal", "")
 
     async def wait(self, task_class: TaskClass, limit_s: float) -> None:
         """Returns when a task may have come, at the latest after ``limit_s``."""
@@ -220,9 +226,13 @@ class TaskBus:
         return bool(await self._run("END", job.id, job.claim, "back", self._holds_ms) != "lost")
 
     async def beat(self, task_class: TaskClass, owner: str, slots: int, jobs: Sequence[Job]) -> frozenset[str]:
-        """Says that a worker lives, and renews its claims; the claims that it has lost."""
+        """Registers a worker for a while, and renews its claims; the claims that it has lost.
+
+        Raises:
+            NotRegistered: when it has not the token of this region.
+        """
         claims = [part for job in jobs for part in (job.id, job.claim)]
-        told = (task_class, owner, len(jobs), slots, int(WORKER_COUNTS_S))
+        told = (task_class, owner, len(jobs), slots, int(WORKER_COUNTS_S), self._seals.worker_token)
         return frozenset(await self._run("BEAT", *told, *claims))
 
     async def tell(self, job: Job, progress: str) -> None:

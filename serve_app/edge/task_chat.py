@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from serve_app.edge.store_types import StoreError
-from serve_app.edge.task_bus import Job
+from serve_app.edge.task_jobs import Job
 from serve_app.edge.task_results import TaskResults
 from serve_app.edge.task_worker import NotNow, Result, TaskFailed, Work
 

@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from serve_app.core.tasks import DeadReason, TaskClass, looks_first_at, retry_after_s
-from serve_app.edge.task_bus import BEAT_S, FAILURES, Job, Nothing, TaskBus
+from serve_app.edge.task_bus import BEAT_S, FAILURES, TaskBus
+from serve_app.edge.task_jobs import Job, Nothing, NotRegistered
 
 log = logging.getLogger("ray.serve")
 
@@ -28,6 +29,10 @@ CANCEL_S: Final = 5.0
 #: Who is told to come back keeps his slot for so long at most: a worker asks a region that is full no faster than that.
 SLOT_WAITS_S: Final = 5.0
 MESSAGE_CHARS: Final = 500
+
+
+def _why(error: Exception) -> str:
+    return str(error) if isinstance(error, NotRegistered) else f"Redis does not answer ({type(error).__name__})"
 
 
 class TaskFailed(Exception):
@@ -93,8 +98,8 @@ class TaskWorker:
     _loops: list[asyncio.Task[None]] = field(default_factory=list)
     _stopping: bool = False
     _claiming: asyncio.Task[Job | Nothing] | None = None
-    #: Redis failed since the last beat.
-    _unheard: bool = False
+    #: There was no beat yet, or Redis failed since the last one.
+    _unheard: bool = True
 
     @property
     def running(self) -> int:
@@ -155,7 +160,8 @@ class TaskWorker:
                 await self._free.wait()
             try:
                 if self._unheard:
-                    # What this worker holds may have been silent for too long: nobody takes over from himself.
+                    # Who claims has registered. What this worker holds may have been silent for too long: nobody
+                    # takes over from himself.
                     await self._beat()
                 claiming = self._claiming = asyncio.create_task(
                     self.bus.claim(self.task_class, self.owner, looks_first_at(turn))
@@ -168,7 +174,7 @@ class TaskWorker:
             except FAILURES as error:
                 self._claiming, self._unheard = None, True
                 if not pause_s:
-                    log.warning("no tasks are taken: Redis does not answer (%s)", type(error).__name__)
+                    log.warning("no tasks are taken: %s", _why(error))
                 pause_s = await self._pause(pause_s)
                 continue
             pause_s = 0.0
@@ -184,7 +190,7 @@ class TaskWorker:
                 await self._beat()
             except FAILURES as error:
                 self._unheard = True
-                log.info("claims are not renewed: Redis does not answer (%s)", type(error).__name__)
+                log.info("claims are not renewed: %s", _why(error))
             await asyncio.sleep(self.beat_s)
 
     async def _beat(self) -> None:

@@ -11,7 +11,7 @@ from cluster_configs.kind_federation import Region
 from cluster_configs.load import load_paths, local_paths
 from cluster_configs.table import table_of
 from serve_app.core.table import AdmissionRules, TenantLimits
-from serve_app.edge.serve_config import render, use_redis
+from serve_app.edge.serve_config import render, use_redis, use_task_secret
 
 Check = Callable[..., list[str]]
 REGION = {"name": "a", "cloud": "c", "location": "l", "gpuHourUsd": 1.0, "role": "primary"}
@@ -57,6 +57,19 @@ def test_routers_are_told_of_redis_and_a_bundle_with_one_is_valid() -> None:
     assert table_of(made).region.name == "cloud-a"
 
 
+def test_a_secret_of_tasks_is_named_where_there_are_tasks_and_none_is_named() -> None:
+    def user_config(**tasks: Any) -> dict[str, Any]:
+        return {"region": {"name": "a", **tasks}, "again": {}}
+
+    made = [user_config(), user_config(tasks={"limit": "1m"}), user_config(tasks={"secretFile": "/own"})]
+    deployments = [{"user_config": one} for one in [*made, {"languages": []}]]
+    use_task_secret({"applications": [{"deployments": deployments}]}, "/somewhere/secret")
+    told = [one["region"].get("tasks") for one in made]
+    assert told == [None, {"secretFile": "/somewhere/secret", "limit": "1m"}, {"secretFile": "/own"}]
+    # Who renders again later, with tasks, knows it.
+    assert [one["again"] for one in made] == [{"task_secret": "/somewhere/secret"}] * 3
+
+
 @pytest.mark.parametrize("url", ["redis://h:1", "rediss://redis.example.com:6380/3", "redis://10.0.0.5:6379"])
 def test_addresses_of_a_redis(url: str) -> None:
     region = Region.model_validate({**REGION, "redis": {"url": url}})
@@ -98,6 +111,7 @@ def test_a_password_has_no_place_in_the_address_and_is_not_repeated(check: Check
         ({"tasks": {"light": {"agent": "a", "concurrency": 65}}}, "concurrency"),
         ({"tasks": {"light": {"agent": "a"}, "limit": 30}}, "limit"),
         ({"tasks": {"light": {"agent": "a"}, "results": "/var/results"}}, "no place for results"),
+        ({"tasks": {"light": {"agent": "a"}, "secretFile": "secrets/tasks"}}, "absolute"),
         ({"tasks": {"light": {"agent": "a"}, "results": "s3://"}}, "no place for results"),
     ],
 )

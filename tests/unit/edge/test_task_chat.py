@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from serve_app.core.admission import trace_root
-from serve_app.edge.task_bus import Job
 from serve_app.edge.task_chat import ChatTask, trace_of
+from serve_app.edge.task_jobs import Job
 from serve_app.edge.task_results import TaskResults
 from serve_app.edge.task_worker import NotNow, Result, TaskFailed, Work
 from serve_app.outcomes import GrixError, Reason
