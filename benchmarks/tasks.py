@@ -34,8 +34,9 @@ from benchmarks.processes import free_port
 from benchmarks.tasks_worker import answer
 from serve_app.core.tasks import ENDED, Event, NewTask, Priority, TaskClass
 from serve_app.edge import valkey
-from serve_app.edge.task_bus import CLAIM_HOLDS_S, FAILURES, TaskBus, connect
+from serve_app.edge.task_bus import CLAIM_HOLDS_S, TaskBus
 from serve_app.edge.task_seals import Seals, read_secret
+from serve_app.edge.task_store import FAILURES, connect
 
 PASSWORD: Final = "of-a-benchmark"
 REGION: Final = "bench"

@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from serve_app.core.tasks import CLASSES
-from serve_app.edge.task_bus import TaskBus, connect
+from serve_app.edge.task_bus import TaskBus
 from serve_app.edge.task_jobs import Job
 from serve_app.edge.task_seals import Seals, read_secret
+from serve_app.edge.task_store import connect
 from serve_app.edge.task_worker import Result, TaskWorker, Work
 
 #: How long one that is told to end lets its tasks run.

@@ -24,9 +24,9 @@ from autoscale.ray_policy import SETTING
 from serve_app.core.tasks import TaskClass
 from serve_app.edge.region_tasks import BusOfRegion
 from serve_app.edge.serve_metrics import ServeMeter
-from serve_app.edge.task_bus import FAILURES
 from serve_app.edge.task_chat import ChatTask
 from serve_app.edge.task_results import TaskResults
+from serve_app.edge.task_store import FAILURES
 from serve_app.edge.task_watch import TaskWatch
 from serve_app.edge.task_worker import Result, TaskWorker, Work
 from serve_app.edge.tasks_app import GRACE_S
@@ -128,8 +128,8 @@ class BusAdapter(TaskProcessorAdapter):
             bus = self._of_region.bus
             try:
                 if bus is not None:
-                    if not told and (policy := await bus.evicts()) is not None:
-                        log.error("Redis may throw tasks away: maxmemory-policy is %s, set noeviction", policy)
+                    for how in [] if told else await bus.loses():
+                        log.error("Redis loses tasks %s", how)
                     told = True
                     await watch.look(bus)
             except FAILURES:

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from serve_app.core.tasks import ClassStats, DeadPage, Event, NewParts, NewTask, State, Submitted, Task, TaskClass
-from serve_app.edge.task_bus import FAILURES, TaskBus, connect
+from serve_app.edge.task_bus import TaskBus
 from serve_app.edge.task_seals import Seals, read_secret
+from serve_app.edge.task_store import FAILURES, connect
 from serve_app.outcomes import GrixError
 
 T = TypeVar("T")

@@ -129,8 +129,11 @@ def priorities_of(config: Config, agents: Mapping[str, schema.AgentPolicy]) -> d
     return found
 
 
-def use_redis(rendered: dict[str, Any], url: str, password_file: str) -> None:
-    """Names a Redis in a rendered config whose Federation names none: the one that starts with the region."""
+def use_redis(rendered: dict[str, Any], url: str, password_file: str, *, log: bool) -> None:
+    """Names a Redis in a rendered config whose Federation names none: the one that starts with the region.
+
+    ``log``: it writes down what it holds.
+    """
     redis = {"url": url, "passwordFile": password_file}
     for app in rendered["applications"]:
         for deployment in app["deployments"]:
@@ -138,7 +141,7 @@ def use_redis(rendered: dict[str, Any], url: str, password_file: str) -> None:
             if "region" in user_config:
                 user_config["region"] = {**user_config["region"], "redis": redis}
             if "again" in user_config:
-                user_config["again"]["redis"] = redis
+                user_config["again"]["redis"] = {**redis, "log": log}
 
 
 def use_task_secret(rendered: dict[str, Any], file: str) -> None:

@@ -26,7 +26,6 @@ A task without the seal of :mod:`serve_app.edge.task_seals` is a dead letter ins
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import logging
 import secrets
@@ -34,40 +33,28 @@ from collections.abc import Sequence
 from typing import Any, Final, cast
 
 from redis.asyncio import Redis
-from redis.exceptions import OutOfMemoryError, RedisError, ResponseError
+from redis.exceptions import OutOfMemoryError
 
 from serve_app.core.tasks import (
-    CLASSES,
     MOST_ATTEMPTS,
-    ClassStats,
-    DeadPage,
     DeadReason,
-    Event,
     NewParts,
     NewTask,
     Priority,
     State,
     Submitted,
-    Task,
     TaskClass,
 )
-from serve_app.edge import redis_client, task_scripts, task_side_scripts
-from serve_app.edge.task_jobs import Bounds, Job, Nothing, NotRegistered
-from serve_app.edge.task_rows import task_of
+from serve_app.edge import task_scripts, task_side_scripts
+from serve_app.edge.task_jobs import Bounds, Job, Nothing
 from serve_app.edge.task_seals import Seals
+from serve_app.edge.task_store import WORKER_COUNTS_S, TaskStore
 
 log = logging.getLogger("ray.serve")
 
-FAILURES: Final = (TimeoutError, RedisError, OSError)
 #: A worker that was silent for so long has lost its tasks; it beats every :data:`BEAT_S`.
 CLAIM_HOLDS_S: Final = 30.0
 BEAT_S: Final = 5.0
-#: A worker counts for so long after its last beat.
-WORKER_COUNTS_S: Final = 30.0
-CALL_LIMIT_S: Final = 5.0
-CONNECTIONS: Final = 16
-#: Of the inputs of one page of dead letters.
-PAGE_CHARS: Final = 1 << 20
 
 _SCRIPTS: Final = {
     "SUBMIT": task_scripts.SUBMIT,
@@ -82,23 +69,6 @@ _SCRIPTS: Final = {
 }
 
 
-def connect(url: str, password_file: str | None) -> Redis:
-    """A client whose connections may wait for a task.
-
-    Raises:
-        OSError: when the password file cannot be read.
-    """
-    return redis_client.connect(
-        url,
-        password_file,
-        connections=CONNECTIONS,
-        wait_limit_s=CALL_LIMIT_S,
-        answer_limit_s=2 * CALL_LIMIT_S,
-        # What somebody else put into a stream must not break those who read it.
-        undecodable="replace",
-    )
-
-
 def _sealed(task: NewTask | Job) -> tuple[str, str, str, str, str]:
     """What of a task its seal is of."""
     return task.id, task.tenant, task.task_class, task.priority, task.input
@@ -109,7 +79,7 @@ def _digest(*texts: str) -> str:
     return hashlib.sha256("\n".join(texts).encode()).hexdigest()
 
 
-class TaskBus:
+class TaskBus(TaskStore):
     """One region's tasks. Every method raises one of :data:`FAILURES` while Redis is away."""
 
     def __init__(
@@ -121,23 +91,10 @@ class TaskBus:
         bounds: Bounds | None = None,
         claim_holds_s: float = CLAIM_HOLDS_S,
     ) -> None:
-        self._client, self._seals = client, seals
-        self._prefix = f"grix:{{{region}}}:tasks"
+        super().__init__(client, region, _SCRIPTS)
+        self._seals = seals
         self._bounds = bounds or Bounds()
         self._holds_ms = int(claim_holds_s * 1000)
-        self._scripts = {name: client.register_script(text) for name, text in _SCRIPTS.items()}
-
-    async def close(self) -> None:
-        await self._client.aclose()
-
-    async def _run(self, name: str, *args: str | int | float) -> Any:
-        try:
-            async with asyncio.timeout(CALL_LIMIT_S):
-                return await cast(Any, self._scripts[name](keys=[self._prefix], args=args))
-        except ResponseError as error:
-            if str(error).startswith("STRANGER"):
-                raise NotRegistered("the worker is not registered with the token of this region") from None
-            raise
 
     async def submit(self, task: NewTask) -> Submitted:
         asked = _sealed(task)
@@ -162,13 +119,6 @@ class TaskBus:
         except OutOfMemoryError:
             return Submitted("full", None)
         return Submitted(how, state or None)
-
-    async def parts(self, task_id: str) -> list[Task]:
-        """The parts of a task in their order, without those that are forgotten."""
-        async with asyncio.timeout(CALL_LIMIT_S):
-            ids = await cast(Any, self._client.lrange(f"{self._prefix}:parts:{task_id}", 0, -1))
-        found = [await self.get(one) for one in ids]
-        return [task for task in found if task is not None]
 
     async def claim(self, task_class: TaskClass, owner: str, first: Priority) -> Job | Nothing:
         """A task to work at: one whose worker was lost, else the next of ``first``, else of the other priority.
@@ -244,62 +194,9 @@ class TaskBus:
         state: State | None = await self._run("CANCEL", task_id)
         return state
 
-    async def get(self, task_id: str) -> Task | None:
-        async with asyncio.timeout(CALL_LIMIT_S):
-            row = await cast(Any, self._client.hgetall(f"{self._prefix}:t:{task_id}"))
-        return task_of(row) if row else None
-
-    async def events(self, task_id: str, after: str) -> list[Event]:
-        """What happened after an event; ``0`` is before the first."""
-        async with asyncio.timeout(CALL_LIMIT_S):
-            rows = await cast(Any, self._client.xrange(f"{self._prefix}:e:{task_id}", f"({after}", "+"))
-        return [Event(entry, fields["state"], fields["data"]) for entry, fields in rows]
-
-    async def dead(self, offset: int = 0, limit: int = 100, most_chars: int = PAGE_CHARS) -> DeadPage:
-        """At most ``limit`` dead letters after the first ``offset``, the newest first.
-
-        A page ends before its inputs have more than ``most_chars``; it has one letter at least, if there is one.
-        """
-        async with asyncio.timeout(CALL_LIMIT_S):
-            ids = await cast(Any, self._client.zrevrange(f"{self._prefix}:dead", offset, offset + limit))
-        letters: list[Task] = []
-        chars = seen = 0
-        for one in ids[:limit]:
-            found = await self.get(one)
-            chars += len(found.input or "") if found is not None else 0
-            if letters and chars > most_chars:
-                break
-            seen += 1
-            letters += [found] if found is not None else []
-        return DeadPage(tuple(letters), offset + seen if seen < len(ids) else None)
-
     async def replay(self, task_id: str) -> bool:
         """Makes a dead letter a task again; not what never was one."""
         return bool(await self._run("DEAD", task_id, "replay"))
 
     async def drop(self, task_id: str) -> bool:
         return bool(await self._run("DEAD", task_id, "drop"))
-
-    async def stats(self) -> dict[TaskClass, ClassStats]:
-        rows = await self._run("STATS", int(WORKER_COUNTS_S), *CLASSES)
-        return {
-            name: ClassStats(
-                {"high": high, "normal": normal},
-                {"high": high_ms / 1000, "normal": normal_ms / 1000},
-                *rest,
-            )
-            for name, (high, high_ms, normal, normal_ms, *rest) in zip(CLASSES, rows, strict=True)
-        }
-
-    async def buried(self) -> dict[tuple[str, str], int]:
-        """Dead letters so far, by class and reason."""
-        async with asyncio.timeout(CALL_LIMIT_S):
-            told = await cast(Any, self._client.hgetall(f"{self._prefix}:buried"))
-        return {(name.partition("/")[0], name.partition("/")[2]): int(n) for name, n in told.items()}
-
-    async def evicts(self) -> str | None:
-        """How Redis would throw tasks away when it is full; ``None``: it refuses instead, as it has to."""
-        async with asyncio.timeout(CALL_LIMIT_S):
-            told = await cast(Any, self._client.info("memory"))
-        policy = str(told.get("maxmemory_policy", "noeviction"))
-        return None if policy == "noeviction" or not told.get("maxmemory") else policy

@@ -15,8 +15,9 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from serve_app.core.tasks import DeadReason, TaskClass, looks_first_at, retry_after_s
-from serve_app.edge.task_bus import BEAT_S, FAILURES, TaskBus
+from serve_app.edge.task_bus import BEAT_S, TaskBus
 from serve_app.edge.task_jobs import Job, Nothing, NotRegistered
+from serve_app.edge.task_store import FAILURES
 
 log = logging.getLogger("ray.serve")
 

@@ -26,7 +26,7 @@ def tenant(limits: dict[str, int] | None) -> dict[str, Any]:
 def user_config(limits: dict[str, int] | None = None) -> dict[str, Any]:
     config = load_paths(local_paths(), {}, [tenant(limits)])
     rendered = render(config, "cloud-a", http_host="127.0.0.1", http_port=8000)
-    use_redis(rendered, "redis://127.0.0.1:1234/0", "/somewhere/password")
+    use_redis(rendered, "redis://127.0.0.1:1234/0", "/somewhere/password", log=False)
     made: dict[str, Any] = rendered["applications"][0]["deployments"][0]["user_config"]
     return made
 

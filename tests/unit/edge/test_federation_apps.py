@@ -136,12 +136,12 @@ def test_the_facts_of_the_fleet_come_back_out_of_it(tmp_path: Path) -> None:
 
 def test_the_regions_own_redis_is_told_to_all_that_need_it(tmp_path: Path) -> None:
     made = render(federated(tmp_path), "cloud-a", http_host="127.0.0.1", http_port=8000)
-    use_redis(made, "redis://127.0.0.1:7000", "/r/password")
+    use_redis(made, "redis://127.0.0.1:7000", "/r/password", log=False)
     redis = {"url": "redis://127.0.0.1:7000", "passwordFile": "/r/password"}
     gateway, agent = parts(made["applications"][-1])
     router = made["applications"][0]["deployments"][0]
     assert [p["user_config"]["region"]["redis"] for p in (router, gateway, agent)] == [redis] * 3
-    assert agent["user_config"]["again"]["redis"] == redis
+    assert agent["user_config"]["again"]["redis"] == {**redis, "log": False}
 
 
 def test_the_control_cluster_runs_the_coordinator_and_no_http(tmp_path: Path) -> None:

@@ -15,9 +15,10 @@ import pytest
 from redis.asyncio import Redis
 
 from serve_app.core.tasks import MOST_ATTEMPTS, ClassStats, DeadPage, NewParts, NewTask, Submitted
-from serve_app.edge.task_bus import FAILURES, TaskBus, connect
+from serve_app.edge.task_bus import TaskBus
 from serve_app.edge.task_jobs import Bounds, Job, Nothing, NotRegistered
 from serve_app.edge.task_seals import Seals
+from serve_app.edge.task_store import FAILURES, connect
 from tests.valkey_store import TASK_SECRET, Store
 
 _REGIONS = itertools.count()
@@ -432,8 +433,8 @@ async def test_a_sleeping_worker_is_woken(bus: TaskBus) -> None:
     await asyncio.wait_for(waiting, 10.0)
 
 
-async def test_the_embedded_redis_refuses_and_does_not_throw_away(bus: TaskBus) -> None:
-    assert await bus.evicts() is None
+async def test_the_embedded_redis_of_tasks_loses_none(bus: TaskBus) -> None:
+    assert await bus.loses() == []
 
 
 def in_parts(count: int) -> NewParts:
@@ -563,6 +564,7 @@ async def test_a_full_redis_renews_claims_and_forgets_what_is_old(tmp_path: Path
         await bus.bury(await take(bus), "failed", "no luck")
         job = await take(bus)
         await bus.beat("light", "w1", 4, [job])
+        assert await bus.loses() == ["when it ends: appendonly is no, set yes"]
         await client.setrange("grix:full", 256 << 20, "x")
         assert (await bus.submit(task(2))).how == "full"
         assert await bus.beat("light", "w1", 4, [job]) == frozenset()
