@@ -35,8 +35,8 @@ class Tasks(Block):
     limit_s: Seconds = Field(default=1800.0, alias="limit")
     #: Where results over 256 KB go; without it such a task fails.
     results: Annotated[Text, AfterValidator(_store)] | None = None
-    #: A file with a secret of the region, on each node that runs a Router or a worker: without it nobody submits tasks,
-    #: or takes them. ``grix up`` makes one where none is named.
+    #: A file with a secret of the region, on each node that runs a Router, a gateway or a worker: without it nobody
+    #: submits tasks, or takes them. ``grix up`` makes one where none is named.
     secret_file: Annotated[Text, AfterValidator(absolute)] | None = None
 
     def classes(self) -> dict[TaskClass, TaskWorkers]:

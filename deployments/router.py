@@ -198,6 +198,7 @@ class Router:
                 metrics=self._metrics,
                 find_record=self._find,
                 tasks=self._tasks_of_region,
+                peers=self._peers,
                 created_unix_s=int(time.time()),
                 health_key=health_key(os.environ),
                 sees_callers=os.environ.get(HAPROXY_VARIABLE) != "1",

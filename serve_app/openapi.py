@@ -262,6 +262,7 @@ _TASK: Final[Schema] = {
                 "additionalProperties": False,
             },
         },
+        "region": {"type": ["string", "null"]},
         "task_id": {"type": ["string", "null"], "pattern": "^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"},
         "model_required": {"enum": ["light", "heavy", "auto"]},
         "priority": {"enum": ["high", "normal"]},

@@ -87,10 +87,21 @@ class NewParts:
 
 @dataclass(frozen=True, slots=True)
 class Submitted:
-    """``conflict``: the id is that of a task with another input. ``full``: of tasks, or of this tenant's."""
+    """``conflict``: the id is that of a task with another input. ``full``: of tasks, or of this tenant's. ``region``
+    is where a task was sent that is ``elsewhere``."""
 
-    how: Literal["new", "known", "conflict", "full", "tenant_full"]
+    how: Literal["new", "known", "conflict", "full", "tenant_full", "elsewhere"]
     state: State | None
+    region: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """A note that a task is in ``region``; ``None``: it is in this one. ``nonce`` tells it from a later note."""
+
+    region: str | None
+    is_new: bool
+    nonce: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from serve_app.core.tasks import ClassStats, DeadPage, Event, NewParts, NewTask, State, Submitted, Task, TaskClass
+from serve_app.core.tasks import ClassStats, DeadPage, Event, NewParts, NewTask, Sent, State, Submitted, Task, TaskClass
 from serve_app.edge.task_bus import TaskBus
 from serve_app.edge.task_seals import Seals, read_secret
 from serve_app.edge.task_store import FAILURES, connect
@@ -103,6 +103,15 @@ class RegionTasks:
 
     async def cancel(self, task_id: str) -> State | None:
         return await _asked(self._bus().cancel(task_id))
+
+    async def send(self, task_id: str, tenant: str, region: str) -> Sent:
+        return await _asked(self._bus().send(task_id, tenant, region))
+
+    async def unsend(self, task_id: str, tenant: str, sent: Sent) -> None:
+        await _asked(self._bus().unsend(task_id, tenant, sent))
+
+    async def sent(self, task_id: str) -> str | None:
+        return await _asked(self._bus().sent(task_id))
 
     async def stats(self) -> Mapping[TaskClass, ClassStats]:
         now_s = time.monotonic()

@@ -52,6 +52,7 @@ def router_config(
         "region": region.model_dump(mode="json", by_alias=True, exclude_none=True),
         "engines": dict(engines),
         "elsewhere": sorted(elsewhere),
+        "taskRegions": {r.name: list(r.residency) for r in others if r.tasks and r.accepts_spill and r.gateway},
         "documents": bundle(config),
         "openAccess": open_access,
         "logLevel": "INFO",

@@ -16,7 +16,8 @@ All keys begin with ``grix:{REGION}:tasks``:
 * ``:e:ID`` stream, what happened to a task, the last 256 events;
 * ``:bell:CLASS`` list, one token a task that came, for workers that sleep;
 * ``:workers:CLASS`` sorted set, workers by their last beat, and ``:w:OWNER`` hash, what each one carries;
-* ``:gate`` string, what a worker's token has to hash to.
+* ``:gate`` string, what a worker's token has to hash to;
+* ``:at:ID`` string, the region that a task was sent to and a nonce; ``:sent:TENANT`` sorted set, a tenant's of them.
 
 A result is stored in the step that takes the task out of its stream. A worker whose claim was lost, because it was
 silent or its task was cancelled, can store nothing. So a task may run more than once, and has one result.
@@ -41,6 +42,7 @@ from serve_app.core.tasks import (
     NewParts,
     NewTask,
     Priority,
+    Sent,
     State,
     Submitted,
     TaskClass,
@@ -66,6 +68,8 @@ _SCRIPTS: Final = {
     "CANCEL": task_side_scripts.CANCEL,
     "DEAD": task_side_scripts.DEAD,
     "STATS": task_side_scripts.STATS,
+    "SEND": task_side_scripts.SEND,
+    "UNSEND": task_side_scripts.UNSEND,
 }
 
 
@@ -118,7 +122,21 @@ class TaskBus(TaskStore):
             how, state = await self._run(script, *args)
         except OutOfMemoryError:
             return Submitted("full", None)
-        return Submitted(how, state or None)
+        return Submitted("elsewhere", None, state) if how == "elsewhere" else Submitted(how, state or None)
+
+    async def send(self, task_id: str, tenant: str, region: str) -> Sent:
+        """Notes that a task goes to another region; where it is, if it was noted before or is here.
+
+        A tenant's oldest notes make room for its new ones. One is kept as long as a dead letter.
+        """
+        nonce, bounds = secrets.token_hex(8), self._bounds
+        kept = int(bounds.dead_ttl_s * 1000), bounds.results
+        how, at = await self._run("SEND", task_id, tenant, region, nonce, *kept)
+        return Sent(at or None, how == "new", nonce)
+
+    async def unsend(self, task_id: str, tenant: str, sent: Sent) -> None:
+        """Takes a note back, unless the task was sent again meanwhile."""
+        await self._run("UNSEND", task_id, tenant, sent.nonce)
 
     async def claim(self, task_class: TaskClass, owner: str, first: Priority) -> Job | Nothing:
         """A task to work at: one whose worker was lost, else the next of ``first``, else of the other priority.

@@ -30,6 +30,10 @@ local function held(name) return tonumber(redis.call('HGET', p .. ':held', name)
 local function size(id)
   return redis.call('HSTRLEN', key(id), 'input') + redis.call('HSTRLEN', key(id), 'result')
 end
+local function sent_to(id)
+  local at = redis.call('GET', p .. ':at:' .. id)
+  return at and string.match(at, '^%S+')
+end
 local function admits(token) return redis.sha1hex(token) == redis.call('GET', p .. ':gate') end
 local function stranger() return redis.error_reply('STRANGER no registered worker of this region') end
 local function ring(class)
@@ -112,11 +116,13 @@ end
 
 #: ARGV: id, tenant, class, priority, input, its digest, then limits: tasks, tasks of a tenant, bytes of all inputs,
 #: of which a tenant has a quarter at most; then the seal, and what workers' tokens are compared with from now on.
-#: Answers {new | known | conflict | full | tenant_full, state}.
+#: Answers {new | known | conflict | full | tenant_full, state}, or {elsewhere, region}.
 SUBMIT: Final = (
     SHARED
     + """
 local id, tenant, class, priority, input = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
+local at = sent_to(id)
+if at then return {'elsewhere', at} end
 local known = get(id, 'digest', 'state')
 if known[2] then return {known[1] == ARGV[6] and 'known' or 'conflict', known[2]} end
 if held('live') >= tonumber(ARGV[7]) or held('live_bytes') + #input > tonumber(ARGV[9]) then return {'full', ''} end

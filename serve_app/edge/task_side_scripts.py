@@ -13,6 +13,8 @@ FAN_OUT: Final = (
     SHARED
     + """
 local root, tenant, priority = ARGV[1], ARGV[2], ARGV[3]
+local at = sent_to(root)
+if at then return {'elsewhere', at} end
 local known = get(root, 'digest', 'state')
 if known[2] then return {known[1] == ARGV[4] and 'known' or 'conflict', known[2]} end
 local parts, bytes = (#ARGV - 8) / 4, 0
@@ -130,6 +132,38 @@ if state == 'done' then
   redis.call('HSET', key(root), 'state', 'running')
   redis.call('ZREM', p .. ':done', root)
   tell(root, 'running', 'replayed')
+end
+return 1
+"""
+)
+
+#: ARGV: id, tenant, region, nonce, how long it is kept in ms, how many of a tenant. Notes that a task goes to a region,
+#: if it is not here and is not noted to be in another one. Answers {here | known | new, region}.
+SEND: Final = (
+    SHARED
+    + """
+local id, set = ARGV[1], p .. ':sent:' .. ARGV[2]
+if get(id, 'state')[1] then return {'here', ''} end
+local before = sent_to(id)
+redis.call('SET', p .. ':at:' .. id, (before or ARGV[3]) .. ' ' .. ARGV[4], 'PX', ARGV[5])
+redis.call('ZADD', set, now, id)
+redis.call('PEXPIRE', set, ARGV[5])
+redis.call('ZREMRANGEBYSCORE', set, '-inf', now - tonumber(ARGV[5]))
+for _ = 1, math.min(100, redis.call('ZCARD', set) - tonumber(ARGV[6])) do
+  redis.call('DEL', p .. ':at:' .. redis.call('ZPOPMIN', set)[1])
+end
+return {before and 'known' or 'new', before or ARGV[3]}
+"""
+)
+
+#: ARGV: id, tenant, nonce. Takes the note with this nonce back.
+UNSEND: Final = (
+    SHARED
+    + """
+local at = redis.call('GET', p .. ':at:' .. ARGV[1])
+if at and string.match(at, '%S+$') == ARGV[3] then
+  redis.call('DEL', p .. ':at:' .. ARGV[1])
+  redis.call('ZREM', p .. ':sent:' .. ARGV[2], ARGV[1])
 end
 return 1
 """

@@ -73,6 +73,12 @@ class TaskStore:
             row = await cast(Any, self._client.hgetall(f"{self._prefix}:t:{task_id}"))
         return task_of(row) if row else None
 
+    async def sent(self, task_id: str) -> str | None:
+        """The region that a task was sent to."""
+        async with asyncio.timeout(CALL_LIMIT_S):
+            at = await cast(Any, self._client.get(f"{self._prefix}:at:{task_id}"))
+        return at.partition(" ")[0] if at else None
+
     async def events(self, task_id: str, after: str) -> list[Event]:
         """What happened after an event; ``0`` is before the first."""
         async with asyncio.timeout(CALL_LIMIT_S):

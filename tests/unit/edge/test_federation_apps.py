@@ -69,6 +69,19 @@ def test_a_region_of_a_federation_has_one_more_app(tmp_path: Path) -> None:
     }
 
 
+def test_routers_know_which_other_regions_take_tasks_of_theirs(tmp_path: Path) -> None:
+    def known(*changes: tuple[str, str]) -> dict[str, frozenset[str]]:
+        user_config = parts(region_app(federated(tmp_path, *changes)))[0]["user_config"]
+        return dict(table_of(user_config).task_regions)
+
+    tasks = ("residency: [eu],", "residency: [eu], tasks: {light: {agent: qwen-chat}},")
+    # Not those that take nothing of others, nor this one itself.
+    edge = ("acceptsSpill: false}", "acceptsSpill: false, tasks: {light: {agent: qwen-chat}}}")
+    own = ("residency: [sg, jp],", "residency: [sg, jp], tasks: {light: {agent: qwen-chat}},")
+    assert known() == known(edge, own) == {}
+    assert known(tasks, edge, own) == {"cloud-b": frozenset({"eu"})}
+
+
 def test_without_a_coordinator_there_is_none(tmp_path: Path) -> None:
     alone = federated(tmp_path, ('  coordinator: {address: "127.0.0.1:7443"}\n', ""), (FEDERATION_B, ""))
     apps = render(alone, "cloud-a", http_host="127.0.0.1", http_port=8000)["applications"]

@@ -178,7 +178,7 @@ def test_router_and_detector_are_thin_and_do_their_own_admission(tmp_path: Path)
     assert app["args"] == {"detector": "deployment"}
     router, detector = app["deployments"]
     config = router.pop("user_config")
-    assert sorted(config) == ["documents", "elsewhere", "engines", "logLevel", "openAccess", "region"]
+    assert sorted(config) == ["documents", "elsewhere", "engines", "logLevel", "openAccess", "region", "taskRegions"]
     assert (config["openAccess"], config["region"]["name"]) == (False, "cloud-a")
     assert router == {
         "name": "Router",

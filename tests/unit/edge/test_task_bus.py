@@ -263,6 +263,40 @@ async def test_a_secret_that_is_replaced_lets_the_new_workers_in(bus: TaskBus, c
     assert [(letter.id, letter.reason) for letter in (await new.dead()).letters] == [("acme/t0", "bad_payload")]
 
 
+async def test_a_task_is_noted_to_be_in_one_region_however_often_it_is_sent(bus: TaskBus) -> None:
+    first = await bus.send("acme/t0", "acme", "eu-1")
+    again = await bus.send("acme/t0", "acme", "eu-2")
+    assert (first.region, first.is_new, again.region, again.is_new) == ("eu-1", True, "eu-1", False)
+    assert await bus.sent("acme/t0") == "eu-1" and await bus.sent("acme/t1") is None
+    # It was sent again since, so the first one's failure does not take the note away.
+    await bus.unsend("acme/t0", "acme", first)
+    assert await bus.submit(task()) == Submitted("elsewhere", None, "eu-1")
+    await bus.unsend("acme/t0", "acme", again)
+    assert await bus.sent("acme/t0") is None and (await bus.submit(task())).how == "new"
+    here = await bus.send("acme/t0", "acme", "eu-1")
+    assert (here.region, here.is_new) == (None, False) and await bus.sent("acme/t0") is None
+
+
+async def test_parts_of_a_task_that_is_elsewhere_stay_there(bus: TaskBus) -> None:
+    await bus.send("acme/root", "acme", "eu-1")
+    assert await bus.fan_out(in_parts(2)) == Submitted("elsewhere", None, "eu-1")
+    assert await bus.get("acme/root:0") is None
+
+
+async def test_notes_of_a_tenant_are_bounded_and_end(client: Redis, region: str) -> None:
+    bus = TaskBus(client, region, SEALS, bounds=Bounds(results=2))
+    for n in range(3):
+        await bus.send(f"acme/t{n}", "acme", "eu-1")
+        await asyncio.sleep(0.002)
+    await bus.send("b/t0", "b", "eu-1")
+    assert [await bus.sent(key) for key in ("acme/t0", "acme/t1", "acme/t2", "b/t0")] == [None, *["eu-1"] * 3]
+    brief = TaskBus(client, region, SEALS, bounds=Bounds(dead_ttl_s=0.001))
+    await brief.send("c/t0", "c", "eu-1")
+    await asyncio.sleep(0.01)
+    assert await bus.sent("c/t0") is None
+    assert not await client.exists(key_of(region, "sent:c"))
+
+
 async def test_dead_letters_come_in_pages_of_bounded_size(bus: TaskBus) -> None:
     for n in range(4):
         await bus.submit(task(n, input="x" * 10))
