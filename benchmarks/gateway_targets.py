@@ -112,14 +112,17 @@ def setting_of(name: str, base: Setting) -> Setting:
 def config_paths(folder: Path, setting: Setting) -> list[Path]:
     """The shipped set for one machine, in a copy: its first region alone, with the setting and the benchmark's tenant.
 
-    A second region would answer with an engine that direct and the peers do not have.
+    A second region would answer with an engine that direct and the peers do not have. Nobody is told to come later,
+    since direct and the peers let everybody wait.
     """
     local, *others = local_paths()
     documents = list(yaml.safe_load_all(local.read_text()))
     for document in documents:
         spec = document["spec"]
-        if "engine" in spec and setting.slots is not None:
-            spec["engine"]["maxNumSeqs"] = setting.slots
+        if "engine" in spec:
+            spec["timeouts"] = {"queue": "120s", "firstByte": "180s"}
+            if setting.slots is not None:
+                spec["engine"]["maxNumSeqs"] = setting.slots
         spec.pop("languageAffinity", None)
         if document["kind"] == "Federation":
             del spec["regions"][1:], spec["regions"][0]["gateway"], spec["coordinator"], spec["health"]

@@ -21,8 +21,6 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Final
 
-import yaml
-
 from benchmarks import gateway_targets, soak_watch
 from benchmarks.gateway_run import Client, say
 from benchmarks.gateway_targets import MODEL_NAME, Target
@@ -56,17 +54,6 @@ class Row:
     measured: str
     bound: str = ""
     ok: bool | None = None
-
-
-def patient_config(folder: Path) -> list[Path]:
-    """The shipped set with more slots and a longer wait in the queue: what is tested is that nobody is dropped."""
-    local, *others = gateway_targets.config_paths(folder, gateway_targets.Setting(SLOTS))
-    documents = list(yaml.safe_load_all(local.read_text()))
-    for document in documents:
-        if "engine" in document["spec"]:
-            document["spec"]["timeouts"] = {"queue": "120s", "firstByte": "180s"}
-    local.write_text(yaml.safe_dump_all(documents, sort_keys=False))
-    return [local, *others]
 
 
 class Peak:
@@ -214,7 +201,8 @@ def run(args: argparse.Namespace, folder: Path) -> list[Row]:
     client = Client()
     grix_folder = folder / "grix"
     grix_folder.mkdir()
-    child = gateway_targets.start_grix(patient_config(folder), "tiny-qwen", grix_folder)
+    paths = gateway_targets.config_paths(folder, gateway_targets.Setting(SLOTS))
+    child = gateway_targets.start_grix(paths, "tiny-qwen", grix_folder)
     engines = None
     try:
         target = gateway_targets.grix_target("grix", child, grix_folder)

@@ -22,8 +22,10 @@ _SAID: Final[dict[Reason, str]] = {
     "batch_limit": "Batch work has its share of the slots of {agent}.",
 }
 #: Of a long wait so much is added at most, in whole seconds, so that those who wait do not come together. A short one
-#: is told as it is.
+#: that is known is told as it is.
 JITTER_RATIO: Final = 0.25
+#: Their wait is a guess too: when one of those who hold a slot will have ended.
+_SLOTS: Final[frozenset[Reason]] = frozenset({"concurrency_limit", "root_limit", "batch_limit"})
 
 
 def ask_of(
@@ -117,9 +119,11 @@ class Admission:
         """The error with its Retry-After worked out and spread; others stay as they are.
 
         Where nothing better is known, a place is free when an average request has ended, if anybody is there to end it.
+        To such a guess, which all who find no place get alike, none or one second is added at least.
         """
         if error.status.http in (429, 503):
             guess_s = UNKNOWN_RETRY_S if error.reason == "no_target" else self.limits().slot_free_s()
             known_s = guess_s if error.retry_after_s is None else error.retry_after_s
-            error.retry_after_s = known_s + int(self.jitter() * max(1.0, JITTER_RATIO * known_s))
+            is_guess = error.retry_after_s is None or error.reason in _SLOTS
+            error.retry_after_s = known_s + int(self.jitter() * max(2.0 if is_guess else 1.0, JITTER_RATIO * known_s))
         return error

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from serve_app.core import budget
 from serve_app.core.language import last_user_text
 from serve_app.openai_body import MAX_BODY_BYTES, MAX_NESTING, parse_body
 from serve_app.openai_fields import BY_KIND, HONOURED
@@ -40,6 +41,8 @@ class ParsedRequest:
     data_class: str | None
     route_hint: str | None
     language: str | None
+    #: Of all messages' contents, or of the prompt where it is text, in UTF-8.
+    text_bytes: int
     #: The conversation is the server's to remember; ``messages`` hold the new turn only.
     history: bool = False
 
@@ -180,5 +183,6 @@ def parse_request(kind: Kind, raw: bytes, headers: Mapping[str, str]) -> ParsedR
         data_class=own["data_class"],
         route_hint=own["route_hint"],
         language=headers.get("x-language") or None,
+        text_bytes=budget.messages_bytes(messages or [{"content": kept.get("prompt")}]),
         history=history,
     )

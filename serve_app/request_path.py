@@ -122,8 +122,8 @@ class RequestPath:
         guess = await language_of(self.detector, session, table.languages.codes)
         if is_real:
             guess = await confirmed(guess, session, world, tenant, self.attempts)
-        messages = parsed.messages or [{"content": parsed.body.get("prompt", "")}]
-        facts = rules.Facts(guess.language, parsed.intent, budget.estimate_prompt_tokens(messages), tenant.name)
+        prompt_tokens = budget.prompt_tokens(parsed.text_bytes, len(parsed.messages) or 1)
+        facts = rules.Facts(guess.language, parsed.intent, prompt_tokens, tenant.name)
         route = rules.route(table, tenant, facts, parsed.model, parsed.route_hint)
         route = session.stays(route, world, tenant)
         wish = pick.Wish(
@@ -131,7 +131,7 @@ class RequestPath:
             tenant=tenant,
             language=guess.language,
             # Of a kept conversation as much goes along as fits.
-            prompt_tokens=budget.least_prompt_tokens(session.parsed.messages or messages),
+            prompt_tokens=budget.least_prompt_tokens(session.parsed.text_bytes),
             preferred_cloud=route.preferred_cloud,
             pinned_release=route.pinned_release,
             data_class=parsed.data_class,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from serve_app.core import rules
+from serve_app.core import budget, rules
 from serve_app.core import sessions as core
 from serve_app.core.answers import Listener, text_of_whole
 from serve_app.core.table import Region, Tenant
@@ -74,9 +74,11 @@ class RequestSession:
         if self.opened is None or not self.history:
             return self.parsed
         most = 10**9 if context_tokens is None else int(context_tokens * HISTORY_RATIO)
-        messages, turns = core.with_history(self.opened.history, self.parsed.messages, most)
+        messages, turns = core.with_history(self.opened.history, self.parsed.messages, most, self.parsed.text_bytes)
         self.record.history_turns = turns
-        return replace(self.parsed, messages=messages)
+        own = {id(m) for m in self.parsed.messages}
+        kept_bytes = budget.messages_bytes(m for m in messages if id(m) not in own)
+        return replace(self.parsed, messages=messages, text_bytes=self.parsed.text_bytes + kept_bytes)
 
     async def keep(self, agent: str, region: str) -> str:
         """Keeps a choice, and says which stands: another Router may have been first."""

@@ -221,8 +221,9 @@ def class_of(
     if not workers:
         raise GrixError("not_allowed", "This tenant may use none of the agents that work at tasks here.")
     output = asked.output_tokens or part.parsed.max_tokens or 1
-    found = place(asked.wanted, budget.estimate_prompt_tokens(part.parsed.messages) + output, workers)
-    least = budget.least_prompt_tokens(part.parsed.messages) + output
+    size_bytes = part.parsed.text_bytes
+    found = place(asked.wanted, budget.prompt_tokens(size_bytes, len(part.parsed.messages)) + output, workers)
+    least = budget.least_prompt_tokens(size_bytes) + output
     largest = max(workers, key=lambda name: workers[name].context)
     most = workers[largest].context
     if found is None and least > most:

@@ -7,7 +7,7 @@ import random
 import secrets
 import subprocess
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -25,6 +25,8 @@ TAIL_CHARS: Final = 3000
 
 #: Whether what a cluster runs is well, and what it says about it.
 Healthy = Callable[[], tuple[bool, str]]
+#: Raises when what is to run cannot run on these nodes, rows of ``ray.nodes()``.
+Suited = Callable[[Sequence[Mapping[str, Any]]], None]
 
 
 #: What starts, one look at it after the other; it has started when there is no further one.
@@ -108,8 +110,9 @@ def deploy(
     wait_s: float,
     progress: Progress,
     healthy: Healthy,
+    suited: Suited = lambda _: None,
 ) -> Starting:
-    """Puts the config once the dashboard answers, then waits until its applications run and are ``healthy``.
+    """Puts the config once there is a node, and it is ``suited``; then waits until all of it runs and is ``healthy``.
 
     Raises:
         Failed: when the head process ends, Serve refuses, an application breaks, or ``wait_s`` passes.
@@ -130,11 +133,16 @@ def deploy(
         progress.tell(f"{name}: Ray cluster {record['gcs']} is starting")
         try:
             rest.details()
-            break
+            nodes = rest.nodes()
+            if any(node["Alive"] for node in nodes):
+                break
+            fault = "it knows of no node"
         except ServeRestError as error:
-            if progress.elapsed_s() > cluster_until_s:
-                raise Failed(f"{name}: Ray's dashboard does not answer: {error}") from None
+            fault = str(error)
+        if progress.elapsed_s() > cluster_until_s:
+            raise Failed(f"{name}: Ray's dashboard does not answer: {fault}")
         yield
+    suited(nodes)
     try:
         rest.put_config(serve_config)
     except ServeRestError as error:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -75,6 +75,25 @@ def check_exposure(region: Region) -> None:
         )
 
 
+def check_nodes(config: Config, region: Region, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Refuses a region that is to run what none of its nodes (``ray.nodes()``) can carry.
+
+    Serve would wait for such a node without end; of GPU memory it knows nothing, and the engine would die of it.
+
+    Raises:
+        Failed: with exit status 2, naming agent, requirement and nearest node.
+    """
+    from serve_app.core.nodes import unmet
+    from serve_app.edge.fleet_documents import engine_needs
+    from serve_app.edge.ray_nodes import nodes_of
+
+    nodes = nodes_of(rows, region.cloud, region.name)
+    here = [replace(n, regions=(region.name,)) for n in engine_needs(config) if region.name in n.regions]
+    faults = [fault for needs in here for fault in unmet(needs, nodes)]
+    if faults:
+        raise Failed("\n".join(faults), BAD_USAGE)
+
+
 @contextmanager
 def _port_held(region: Region) -> Iterator[bool]:
     """Whether the region's own HTTP port is free; it is kept from other regions until this one listens."""
@@ -141,7 +160,16 @@ def _start(
     if lines is not None:
         links.lead(lines, name, record["listen"])
     process = clusters.start(cluster, record, home)
-    yield from clusters.deploy(record, serve_config, process, home, wanted.wait_s, progress, lambda: _health(record))
+    yield from clusters.deploy(
+        record,
+        serve_config,
+        process,
+        home,
+        wanted.wait_s,
+        progress,
+        lambda: _health(record),
+        lambda rows: check_nodes(config, region, rows),
+    )
     record["shared_memory"] = ray_cluster.shared_files(regions.running(record))
     home.remember(record)
 

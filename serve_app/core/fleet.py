@@ -51,8 +51,9 @@ class Fleet:
     generation: int = 0
     sending: bool = False
     seen_s: float = 0.0
-    #: Policies of the documents of the start that no Ready node was seen to carry yet: they are not accepted.
+    #: Policies of the start's documents that no Ready node was seen to carry yet: told, and refused to an ``apply``.
     held: tuple[Needs, ...] = ()
+    _told: set[Needs] = field(default_factory=set)
     _changed: bool = True
     _judged_s: float | None = None
     due: Mapping[tuple[str, str], str] = field(default_factory=dict)
@@ -89,7 +90,9 @@ class Fleet:
                 self._restore(event, now_s)
         self._begin_sending(now_s)
         if self._changed and self.sending and isinstance(event, Tick | Drain | Apply | Restore):
-            self._send()
+            self.generation += 1
+            self._changed = False
+            self._out.append(SendPlan(self.plan()))
         return self._out
 
     def _catch_up(self, now_s: float) -> None:
@@ -141,9 +144,8 @@ class Fleet:
 
     def _outrun(self, event: Reported) -> None:
         """A region has seen a later epoch: the store was lost and the clock is behind. Plans must come after it."""
-        seen = event.seen[0]
-        if self.facts.epoch < seen <= self.facts.epoch + MOST_AHEAD:
-            before = self.facts.epoch
+        seen, before = event.seen[0], self.facts.epoch
+        if before < seen <= before + MOST_AHEAD:
             self._store(epoch=seen + 1)
             self._note(COORDINATOR, "epoch", "", str(before), str(seen + 1), f"{event.region} has seen a later one")
 
@@ -164,11 +166,14 @@ class Fleet:
                 member.link = None
 
     def _admit_policies(self, now_s: float) -> None:
-        """Nodes first, then policies: one that was carried once keeps its place."""
+        """Nodes first, then policies: one that was carried once keeps its place, one that is not is told of once."""
         for needs, faults in self.unmet(now_s):
             if not faults:
                 self.held = tuple(held for held in self.held if held != needs)
                 self._note(COORDINATOR, "policy", "", "held", "accepted", f"a Ready node can carry {needs.agent}")
+            elif self.sending and needs not in self._told:
+                self._told.add(needs)
+                self._note(COORDINATOR, "policy", "", "", "held", "; ".join(faults))
 
     def unmet(self, now_s: float) -> list[tuple[Needs, tuple[str, ...]]]:
         """Each policy that is held, with what no Ready node has."""
@@ -265,11 +270,6 @@ class Fleet:
             self.sending = True
             why = "all regions reported" if heard else f"{self.wanted.missed_heartbeats} heartbeats passed"
             self._note(COORDINATOR, "plans", "", "held", "sent", why)
-
-    def _send(self) -> None:
-        self.generation += 1
-        self._changed = False
-        self._out.append(SendPlan(self.plan()))
 
     def _expected(self) -> Mapping[tuple[str, str], str]:
         """What regions have to serve that say they run this revision: one that still rolls it out has not drifted."""

@@ -103,7 +103,7 @@ def _out(target: Target, wish: Wish, lent: Collection[str], blocked: Collection[
 def _unfit(target: Target, wish: Wish, zones: frozenset[str] | None) -> str | None:
     """Why a target can never answer this request, or ``None``. ``zones`` may see it, ``None``: any.
 
-    VRAM is asked for when a policy is applied (``core.nodes``): where it did not suffice there is no target.
+    VRAM is asked for when a region starts and when a policy is applied (``core.nodes``): unmet, there is no target.
     """
     if wish.pinned_release and not target.release.startswith(wish.pinned_release):
         return f"serves release {target.release[:12]}, not {wish.pinned_release}"

@@ -16,7 +16,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
-from serve_app.core.budget import estimate_prompt_tokens
+from serve_app.core.budget import estimate_prompt_tokens, prompt_tokens
 from serve_app.core.table import Agent
 from serve_app.core.texts import clean_text, head, shorten
 
@@ -146,15 +146,17 @@ def add_turn(history: History, user: str, answer: str) -> History:
     return history
 
 
-def with_history(history: History, messages: Sequence[Message], most_tokens: int) -> tuple[list[Message], int]:
-    """The messages of a new turn with the conversation in front of them, and how many earlier turns are whole in it.
+def with_history(
+    history: History, messages: Sequence[Message], most_tokens: int, size_bytes: int
+) -> tuple[list[Message], int]:
+    """The messages of a new turn (``size_bytes``) behind the conversation, and how many earlier turns are whole in it.
 
     The caller's own system messages stay first. What is over ``most_tokens`` (estimated, all messages together) is
     folded, oldest first; where even the summary is too much the new turn goes alone.
     """
     first = next((i for i, m in enumerate(messages) if m.get("role") not in ("system", "developer")), len(messages))
     own, new = messages[:first], messages[first:]
-    room = most_tokens - estimate_prompt_tokens(messages)
+    room = most_tokens - prompt_tokens(size_bytes, len(messages))
     earlier = _said(history)
     while estimate_prompt_tokens(earlier) > room and history.turns:
         history = fold(history)

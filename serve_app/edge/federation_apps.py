@@ -37,6 +37,8 @@ def region_app(
 ) -> dict[str, Any]:
     """App ``grix-region``. ``user_config`` is Router's.
 
+    One gateway in a region, not one in each node: peers know a region by one address.
+
     RegionAgent writes the region's Serve config from then on: ``again`` is what it renders with, and ``top`` what
     stands above the applications.
     """

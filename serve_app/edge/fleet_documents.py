@@ -55,7 +55,7 @@ def wanted_of(config: Config, model: str | None = None) -> Wanted:
     return Wanted(
         **_health(config.federation),
         regions=_regions(config.federation),
-        needs=tuple(_needs(config)),
+        needs=tuple(engine_needs(config)),
         revision=revision_of(config),
         documents=json.dumps(documents, ensure_ascii=False, separators=(",", ":")),
         expected=expected(config, model),
@@ -72,7 +72,7 @@ def begun_with(config: Config) -> Wanted:
     return Wanted(
         **_health(config.federation),
         regions=_regions(config.federation),
-        needs=tuple(_needs(config)),
+        needs=tuple(engine_needs(config)),
     )
 
 
@@ -92,7 +92,7 @@ def _regions(federation: schema.Federation) -> tuple[KnownRegion, ...]:
     )
 
 
-def _needs(config: Config) -> list[Needs]:
+def engine_needs(config: Config) -> list[Needs]:
     """Of every engine; an agent that borrows one needs nothing more."""
     out = []
     for name, policy in sorted(config.agents.items()):

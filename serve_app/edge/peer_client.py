@@ -36,9 +36,6 @@ BACKOFF_S: Final = 1.0
 BACKOFF_RATIO: Final = 0.3
 #: A peer that is silent for so long is dialled anew: on a line that was dead for a while, TCP tries ever more rarely.
 REDIAL_S: Final = 5.0
-#: A call that is under way ends when it and the beats have brought nothing for so many silences: what it has told its
-#: client cannot be told again by another region, and a line that is dead for good is noticed much later.
-SILENCES: Final = 1.25
 #: Why a peer cannot be reached is looked into at the first try that fails and then at each of this many.
 LOOK_EVERY: Final = 10
 
@@ -116,7 +113,11 @@ class PeerLink:
                 self._lose_patience()
 
     def _lose_patience(self) -> None:
-        long_s, silent_s = SILENCES * self.silence_s, self.watch.silent_s
+        """A call under way has one beat more, which may just be late: no other region can tell its client the rest.
+
+        It ends when neither it nor the beats bring anything; a line that is dead for good is noticed much later.
+        """
+        long_s, silent_s = self.silence_s + self.beat_s, self.watch.silent_s
         over_s = self.clock.now_s() - long_s
         is_long = silent_s is None or silent_s > long_s
         stuck = [patience for patience, since_s in self._under_way.items() if is_long and since_s < over_s]

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 _PATH: Final = "/api/serve/applications/"
+_NODES: Final = "/api/v0/nodes"
 #: Without proxies: the dashboard is on this machine, whatever the environment says about the way out.
 _OPENER: Final = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 BROKEN: Final = frozenset({"DEPLOY_FAILED", "UNHEALTHY"})
@@ -86,6 +87,24 @@ class ServeRest:
     def status(self, timeout_s: float = 5.0) -> list[AppStatus]:
         """The applications by name."""
         return statuses(self.details(timeout_s))
+
+    def nodes(self, timeout_s: float = 5.0) -> list[dict[str, Any]]:
+        """The cluster's nodes, in the form of ``ray.nodes()``, which only a process inside the cluster may ask."""
+        answer = self._ask("GET", _NODES, None, timeout_s)
+        try:
+            rows = [
+                {
+                    "NodeID": row["node_id"],
+                    "NodeName": row["node_name"],
+                    "Alive": row["state"] == "ALIVE",
+                    "Resources": row["resources_total"],
+                    "Labels": row["labels"],
+                }
+                for row in answer["data"]["result"]["result"]
+            ]
+        except (KeyError, TypeError) as error:
+            raise ServeRestError(f"{self.dashboard}{_NODES}: the answer is no list of nodes ({error!r})") from None
+        return rows
 
     def delete(self, timeout_s: float = 30.0) -> None:
         """Deletes every application."""

@@ -21,12 +21,15 @@ from cluster_configs.bundle import Config
 from serve_app.edge import ports_free, ray_cluster
 from serve_app.edge.admin_client import Admin, AdminCallError, Unreachable
 from serve_app.edge.fleet_documents import config_of
+from serve_app.edge.ray_nodes import nodes_of
 from serve_app.edge.serve_config import render_control
 from serve_app.edge.serve_rest import ServeRest, ServeRestError
 from tests.control import documents
 from tests.pki import made
 
 LIMIT_S = 120.0
+#: What Ray does not know of the hardware, as ``grix up`` hands it on from its environment.
+LABELS = '{"grix.io/vram-per-gpu": "24Gi"}'
 
 
 @dataclass
@@ -76,7 +79,9 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     started_with = ray_cluster.Cluster(first_port, token_file, ray_cluster.new_temp_dir(), 1)
     port, metrics = started_with.federation_port, f"127.0.0.1:{started_with.spare_port}"
     root = str(Path(__file__).parents[2])
-    process = ray_cluster.start(started_with, folder / "ray.log", {**os.environ, "PYTHONPATH": root})
+    process = ray_cluster.start(
+        started_with, folder / "ray.log", {**os.environ, "PYTHONPATH": root, "RAY_OVERRIDE_LABELS": LABELS}
+    )
     running = ray_cluster.Running(process.pid, ray_cluster.started_unix_s(process.pid), started_with.temp_dir)
     try:
         rendered = render_control(configured(folder, port), metrics=metrics)
@@ -96,6 +101,13 @@ def test_it_answers_operators_and_prometheus(cluster: Cluster) -> None:
     with urllib.request.urlopen(f"http://{cluster.metrics}/metrics", timeout=10) as answer:
         assert b"grix_control_serving 1.0" in answer.read()
     cluster.until(lambda: [(a.name, a.status) for a in cluster.rest.status()] == [("grix-control", "RUNNING")])
+
+
+def test_the_node_is_told_with_its_resources_and_labels(cluster: Cluster) -> None:
+    (row,) = cluster.rest.nodes()
+    assert row["Alive"] and row["Labels"]["grix.io/vram-per-gpu"] == "24Gi"
+    (node,) = nodes_of([row], "cloud-x", "cloud-a")
+    assert (node.ready, node.cpus) == (True, 1.0) and node.memory_bytes > 0
 
 
 def test_the_same_config_again_begins_nothing_anew(cluster: Cluster) -> None:

@@ -202,21 +202,33 @@ def talking(federation: Federation, act: Callable[[], Any]) -> list[tuple[int, s
     return answers
 
 
-def test_a_partition_is_noticed_by_the_peers_and_fails_nobody(federation: Federation) -> None:
-    # How fast it was is for the drill to judge, on a machine that has nothing else to do.
-    done = federation.grix("drill", "partition", "--region", "cloud-a", "--json", check=False)
+def drilled(federation: Federation, *arguments: str) -> tuple[dict[str, Any], Any]:
+    """One run of a drill that kept its promises, and what the command said beside it.
+
+    How soon most are served again (p95) is for a machine that has nothing else to do; all other bounds hold on any.
+    """
+    done = federation.grix("drill", *arguments, "--json", check=False)
     told = json.loads(done.stdout)
     (run,) = told["runs"]
-    assert (told["drill"], told["region"]) == ("partition", "cloud-a")
+    assert told["drill"] == arguments[0]
+    broken = [line for line in done.stderr.splitlines() if line.startswith("BROKEN PROMISE")]
+    assert done.returncode == (1 if broken else 0), done.stderr
+    # A stream that was cut without an error in it is among these.
+    assert [line for line in broken if "at p95" not in line] == [], done.stderr
+    assert run["failover_s"] <= 10.0
+    return run, done
+
+
+def test_a_partition_is_noticed_by_the_peers_and_fails_nobody(federation: Federation) -> None:
+    run, done = drilled(federation, "partition", "--region", "cloud-a")
     assert run["detector"] in ("peer", "passive"), done.stderr
     assert run["failed_before_first_byte"] == run["hung"] == run["lost_entry"] == 0, done.stderr
-    assert run["failover_s"] is not None and run["recovered_s"] is not None, done.stderr
+    assert 0.0 < run["recovered_s"] <= 30.0, done.stderr
 
 
 def test_nobody_notices_that_the_coordinator_dies(federation: Federation) -> None:
     before = federation.plan()["cloud-a"]["seen"]
-    done = federation.grix("drill", "kill-coordinator", "--json", check=False)
-    (run,) = json.loads(done.stdout)["runs"]
+    run, done = drilled(federation, "kill-coordinator")
     assert run["requests"] > 20
     failed = {run[name] for name in ("failed_before_first_byte", "failed_mid_stream", "hung", "lost_entry")}
     assert failed == {0}, done.stderr
@@ -228,7 +240,7 @@ def test_nobody_notices_that_the_coordinator_dies(federation: Federation) -> Non
     eventually(has_seen_another_epoch, 30, "the coordinator is back, and the region has heard it")
 
 
-def test_a_peer_that_stalls_in_mid_air_is_left_within_a_second_of_silence(federation: Federation) -> None:
+def test_a_peer_that_stalls_in_mid_air_is_left_once_it_was_silent_for_too_long(federation: Federation) -> None:
     """The lines between the regions alone are stalled; the coordinator still hears both."""
     try:
         federation.grix("link", "cloud-a", "cloud-b", "--stall")

@@ -131,7 +131,7 @@ def test_requests_over_the_limit_are_told_when_to_come_back(region: LiveRegion, 
     # The second may be refilled while the first runs on a slow machine.
     assert 2 <= len(statuses) <= 3
     assert (told["error"]["type"], told["error"]["code"]) == ("requests", "rate_limit_exceeded")
-    # 30 s a request; a fifth more at most is spread.
+    # 30 s a request; a quarter more at most is spread.
     assert 1 <= int(headers["retry-after"]) <= 37
 
 

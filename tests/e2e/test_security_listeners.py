@@ -187,8 +187,13 @@ def datagram_says(port: int) -> str:
 
 
 def anybody_on_this_host(port: int) -> str:
-    """There is nothing to ask: who reaches it may talk to it."""
-    return "loopback"
+    """A connection that is taken and kept: who reaches it may talk to it. What one said could disturb the engine."""
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
+        connection.settimeout(1.0)
+        try:
+            return "loopback" if connection.recv(64) else "closed"
+        except TimeoutError:
+            return "loopback"
 
 
 #: One real attempt of a stranger a kind. The answer must be the word in SECURITY.md.

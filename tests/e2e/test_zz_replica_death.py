@@ -30,7 +30,7 @@ from tests.e2e.test_region import ENDLESS, engine_pids, eventually
 
 #: Calls at work when the fault happens: more than the engine runs at once, fewer than it takes in.
 STREAMS, WHOLES = 8, 4
-#: No call may take longer to end after a fault: a frozen replica is given 10 s, a frozen engine 3 s and a prefill.
+#: No call may take longer to end after a fault: a frozen replica is given 6 s, a frozen engine 3 s and a prefill.
 END_LIMIT_S = 30.0
 
 

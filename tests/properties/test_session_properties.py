@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from serve_app.core.budget import estimate_prompt_tokens
+from serve_app.core.budget import estimate_prompt_tokens, messages_bytes
 from serve_app.core.sessions import (
     CARRIED_TURNS,
     MAX_TURNS,
@@ -68,7 +68,7 @@ def test_a_carry_is_bounded_and_may_arrive_twice(
 @given(TURNS, TEXTS, st.integers(0, 4000))
 def test_the_context_is_respected(turns: list[tuple[str, str]], text: str, most_tokens: int) -> None:
     new = [{"role": "system", "content": "Be kind."}, {"role": "user", "content": text}]
-    made, whole = with_history(talk(turns), new, most_tokens)
+    made, whole = with_history(talk(turns), new, most_tokens, messages_bytes(new))
     assert made[0] == new[0] and made[-1] == new[-1]
     assert estimate_prompt_tokens(made) <= most_tokens or made == new
     assert 0 <= whole <= len(turns)

@@ -14,7 +14,7 @@ from serve_app.core.admission import Ask, Spent
 from serve_app.core.table import AdmissionRules, Table, Tenant, TenantKey, TenantLimits
 from serve_app.core.tenants import KeyIndex, hash_key
 from serve_app.edge.limits import HELD_GUESS_S
-from serve_app.outcomes import GrixError
+from serve_app.outcomes import GrixError, Reason
 from serve_app.ports import Grant
 from serve_app.request_path import Answer
 from tests.fakes import BEARER, GOOD, HELLO, KEY, STREAMED, FakeAgents, Stage, Step, a_table, refused, settle
@@ -243,10 +243,17 @@ def later(error: GrixError, draw: float = 0.0) -> str | None:
     return Admission(lambda: stage.limits, stage.clock, lambda: draw).told_later(error).headers().get("retry-after")
 
 
+SLOTS: tuple[Reason, ...] = ("concurrency_limit", "root_limit", "batch_limit")
+
+
 def test_retry_after_is_worked_out_and_spread() -> None:
     assert HELD_GUESS_S == 1.0
     assert later(GrixError("overloaded", "x")) == "1"
-    assert later(GrixError("overloaded", "x"), 0.99) == "1"
+    assert [later(GrixError("overloaded", "x"), draw) for draw in (0.49, 0.5, 0.99)] == ["1", "2", "2"]
+    # So is what slots say: everybody who finds none free would come back at the same moment.
+    for reason in SLOTS:
+        told = [later(GrixError(reason, "x", retry_after_s=0.2), draw) for draw in (0.0, 0.49, 0.5, 0.99)]
+        assert told == ["1", "1", "2", "2"]
     assert later(GrixError("requests_limit", "x", retry_after_s=50.0)) == "50"
     assert later(GrixError("requests_limit", "x", retry_after_s=50.0), 0.99) == "62"
     # A cool-down of 3 s is told as 3 to everybody.

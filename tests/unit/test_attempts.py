@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 
 import pytest
 
 from serve_app.attempts import Attempts
 from serve_app.core.breaker import RouterBreakers
 from serve_app.core.known_targets import KnownTargets
-from serve_app.core.retry import RetryBudget
+from serve_app.core.retry import GONE, RetryBudget
 from serve_app.core.snapshots import Target
 from serve_app.core.table import Timeouts
 from serve_app.outcomes import GrixError
@@ -188,6 +189,15 @@ async def test_without_budget_there_is_one_attempt_and_a_request_earns_a_fifth()
     assert run.budget.saved == pytest.approx(0.8)
     await run.start(A, B)
     assert run.asked == ["cloud-a"] * 5 + ["cloud-b"]
+
+
+@pytest.mark.parametrize("reason", sorted(GONE))
+async def test_leaving_who_is_gone_costs_no_budget_and_ends_with_the_third_attempt(reason: str) -> None:
+    run = Run(refused(reason), saved=0.0)
+    others = [replace(B, region=f"cloud-{name}") for name in "bcdef"]
+    assert await run.start(A, *others) == reason
+    assert run.asked == ["cloud-a", "cloud-b", "cloud-c"]
+    assert run.budget.saved == pytest.approx(0.2)
 
 
 async def test_no_attempt_is_waited_for_that_would_begin_after_the_deadline() -> None:

@@ -65,7 +65,15 @@ def test_a_parsed_request_keeps_what_an_engine_may_see() -> None:
         data_class=None,
         route_hint=None,
         language=None,
+        text_bytes=2,
     )
+
+
+def test_the_bytes_of_all_text_are_counted_where_it_is_parsed() -> None:
+    parts = [{"type": "text", "text": "返品"}, {"type": "text", "text": "ok"}]
+    assert chat(messages=[{"role": "system", "content": "äb"}, {"role": "user", "content": parts}]).text_bytes == 3 + 9
+    for prompt, size in (("返品", 6), (["返品"], 6), ([1, 2, 3], 0)):
+        assert parse_request("completion", json.dumps({"prompt": prompt}).encode(), {}).text_bytes == size
 
 
 @pytest.mark.parametrize("name", sorted(names("chat", "ignored") - {"modalities"}))

@@ -60,6 +60,11 @@ def test_slots_change_the_engine_and_nothing_else(tmp_path: Path) -> None:
     assert {**changed.options, "max_num_seqs": 0} == {**shipped.options, "max_num_seqs": 0}
 
 
+def test_nobody_is_told_to_come_back_later_while_it_is_measured(tmp_path: Path) -> None:
+    timeouts = load_paths(config_paths(tmp_path, Setting()), {}).agents["qwen-chat"].spec.timeouts
+    assert (timeouts.queue_s, timeouts.first_byte_s) == (120.0, 180.0)
+
+
 def test_every_engine_gets_the_same_prompt(tmp_path: Path) -> None:
     (message,) = template_messages(config_paths(tmp_path, Setting()))
     assert message["role"] == "system" and message["content"]

@@ -8,7 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from benchmarks.soak import SLOTS, Peak, Row, patient_config, table
+from benchmarks.soak import Peak, Row, table
 from benchmarks.soak_watch import (
     METRICS_PORT_OFFSET,
     growth_ratio,
@@ -19,7 +19,6 @@ from benchmarks.soak_watch import (
     private_bytes,
     until,
 )
-from cluster_configs.load import load_paths
 from serve_app.edge import ray_cluster
 
 TEXT = """# HELP ray_serve_ongoing x
@@ -83,11 +82,6 @@ def test_the_largest_reading_is_kept() -> None:
     with Peak(lambda: next(readings, {"Router": 3})) as peak:
         pass
     assert peak.bytes == {"Router": 5}
-
-
-def test_the_config_is_valid_and_patient(tmp_path: Path) -> None:
-    spec = load_paths(patient_config(tmp_path), {}).agents["qwen-chat"].spec
-    assert spec.engine.max_num_seqs == SLOTS and spec.timeouts.queue_s == 120.0
 
 
 def test_table_marks_what_is_missed() -> None:

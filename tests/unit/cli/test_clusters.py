@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from serve_app.cli import clusters
-from serve_app.cli.say import Failed
+from serve_app.cli.say import BAD_USAGE, Failed, Progress
 from serve_app.cli.state import Home
 from serve_app.edge import ports_free
 from serve_app.edge.ray_cluster import BLOCK
+from serve_app.edge.serve_rest import AppStatus
 
 
 @pytest.fixture(autouse=True)
@@ -61,3 +65,49 @@ def test_the_block_of_a_cluster_that_does_not_listen_yet_is_not_given_away(
         clusters.prepare(home, "c")
     for cluster in made:
         cluster.temp_dir.rmdir()
+
+
+class Rest:
+    """A dashboard that knows of its node at the second look."""
+
+    def __init__(self) -> None:
+        self.looks, self.put = 0, list[Any]()
+
+    def details(self) -> dict[str, Any]:
+        return {}
+
+    def nodes(self) -> list[dict[str, Any]]:
+        self.looks += 1
+        return [{"NodeName": "box", "Alive": self.looks > 1}]
+
+    def put_config(self, config: dict[str, Any]) -> None:
+        self.put.append(config)
+
+    def status(self) -> list[AppStatus]:
+        return [AppStatus("grix", "RUNNING", "")]
+
+
+@pytest.mark.parametrize("suits", [True, False])
+def test_nothing_is_deployed_before_a_node_was_asked(
+    suits: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rest, asked = Rest(), list[Any]()
+    monkeypatch.setattr(clusters, "rest_of", lambda record: rest)
+
+    def suited(rows: Sequence[Mapping[str, Any]]) -> None:
+        assert rest.put == []
+        asked.append(rows)
+        if not suits:
+            raise Failed("qwen-chat: gpu wants 1, it has 0", BAD_USAGE)
+
+    record = {"name": "cloud-a", "gcs": "127.0.0.1:1"}
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        starting = clusters.deploy(
+            record, {"a": 1}, process, Home(tmp_path / ".grix"), 60.0, Progress(), lambda: (True, "ok"), suited
+        )
+        try:
+            clusters.together([starting])
+        except Failed as error:
+            assert (error.code, str(error)) == (BAD_USAGE, "qwen-chat: gpu wants 1, it has 0")
+        process.communicate(b"\n")
+    assert (asked, rest.put) == ([[{"NodeName": "box", "Alive": True}]], [{"a": 1}] if suits else [])

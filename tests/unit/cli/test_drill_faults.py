@@ -5,16 +5,17 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
-from serve_app.cli import links
+from serve_app.cli import clusters, links, regions
 from serve_app.cli.drill_faults import FAULTS, BadCert, HalfPartition, Partition, Slow, Stall
-from serve_app.cli.drill_scene import Scene
+from serve_app.cli.drill_scene import Scene, bring_back
 from serve_app.cli.say import Failed, Progress
 from serve_app.cli.state import CONTROL, Home
 from serve_app.core.drill_verdict import PROMISES
@@ -127,3 +128,47 @@ def test_without_a_relay_or_an_engine_there_is_no_such_drill(tmp_path: Path) -> 
 
 def test_every_drill_that_promises_something_has_a_fault() -> None:
     assert list(FAULTS) == list(PROMISES)
+
+
+def starts(told: list[str], *faults: str) -> Callable[[], Iterator[None]]:
+    """A start that fails so often before it ends well."""
+    left = list(faults)
+
+    def start() -> Iterator[None]:
+        told.append("start")
+        yield
+        if left:
+            raise Failed(left.pop(0))
+        told.append("up")
+
+    return start
+
+
+def brought_back(folder: Path, monkeypatch: pytest.MonkeyPatch, *faults: str) -> list[str]:
+    told: list[str] = []
+    home = Home(folder / ".grix")
+    home.remember({"name": "a"})
+
+    def end(record: dict[str, Any], home: Home, progress: Progress, *, keep_log: bool = False) -> None:
+        told.append(f"end {record['name']}{', log kept' if keep_log else ''}")
+
+    monkeypatch.setattr(clusters, "POLL_S", 0.0)
+    monkeypatch.setattr(regions, "end", end)
+    stage = Scene(home, "a", Progress(lambda text: told.append(text.split("  ")[-1])))
+    try:
+        bring_back(stage, stage.record, starts(told, *faults))
+    except Failed as error:
+        told.append(f"failed: {error}")
+    return told
+
+
+def test_what_died_is_cleaned_up_and_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert brought_back(tmp_path, monkeypatch) == ["end a", "start", "up"]
+
+
+def test_a_start_that_a_busy_machine_let_down_is_made_once_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    again = ["end a", "start", "a: not ready; once more", "end a, log kept", "start"]
+    assert brought_back(tmp_path, monkeypatch, "not ready\nit said: x") == [*again, "up"]
+    assert brought_back(tmp_path, monkeypatch, "not ready", "not ready") == [*again, "failed: not ready"]

@@ -9,6 +9,7 @@ from serve_app.core.budget import (
     decide,
     estimate_prompt_tokens,
     least_prompt_tokens,
+    messages_bytes,
     text_bytes,
     token_ratio,
 )
@@ -80,5 +81,9 @@ def test_estimates_hold_eight_tokens_for_the_first_turn_and_five_for_each_furthe
 
 
 def test_a_prompt_has_a_token_of_eight_bytes_at_least() -> None:
-    assert [least_prompt_tokens([{"content": "a" * size}]) for size in (0, 7, 8, 800)] == [0, 0, 1, 100]
-    assert least_prompt_tokens([{"content": "a" * 8}, {"content": None}, {"content": [{"text": "あ" * 8}]}]) == 4
+    assert [least_prompt_tokens(size) for size in (0, 7, 8, 800)] == [0, 0, 1, 100]
+
+
+def test_bytes_are_those_of_all_messages() -> None:
+    assert messages_bytes([{"content": "a" * 8}, {"content": None}, {"content": [{"text": "あ" * 8}]}, {}]) == 32
+    assert messages_bytes([]) == 0

@@ -471,12 +471,15 @@ def test_a_policy_of_the_start_is_held_until_a_ready_node_can_carry_it() -> None
     gpu = Needs("big", ("b",), gpus=1, vram_per_gpu_bytes=40 * GIB)
     world = up(replace(AB, needs=(CPU, gpu)))
     none = "node: there is no Ready node in"
+    told = [Audit("coordinator", "policy", "", "", "held", why) for why in (f"chat: {none} a, b", f"big: {none} b")]
+    assert audits(world.out, "policy") == told
+    assert audits(world.beat("a", "b", seconds=3.0), "policy") == []
     assert status_of(world.fleet, world.now_s)["held"] == [
         {"agent": "chat", "unmet": [f"chat: {none} a, b"]},
         {"agent": "big", "unmet": [f"big: {none} b"]},
     ]
     world.report("a", nodes=(NODE,))
-    world.beat("a", "b")
+    world.beat("a", "b", seconds=3.0)
     assert audits(world.out, "policy") == [
         Audit("coordinator", "policy", "", "held", "accepted", "a Ready node can carry chat")
     ]
@@ -488,6 +491,15 @@ def test_a_policy_of_the_start_is_held_until_a_ready_node_can_carry_it() -> None
     assert world.do(Apply("ops", replace(AB, needs=(CPU, gpu), revision="r1", documents="[]"))) == refused
     world.do(Apply("ops", replace(AB, needs=(CPU,), revision="r1", documents="[]")))
     assert world.fleet.held == () and world.fleet.wanted.revision == "r1"
+
+
+def test_what_nodes_carry_when_all_have_reported_was_never_held() -> None:
+    world = World(replace(AB, needs=(CPU,)))
+    world.open("a", "b")
+    assert audits(world.beat("a"), "policy") == []
+    world.report("a", nodes=(NODE,))
+    said = audits(world.beat("a", "b", seconds=3.0), "policy")
+    assert said == [Audit("coordinator", "policy", "", "held", "accepted", "a Ready node can carry chat")]
 
 
 def test_what_was_applied_before_a_start_is_not_held() -> None:

@@ -60,6 +60,17 @@ def test_who_is_gone_is_left_without_a_price_and_asked_again_at_one() -> None:
     assert paid is not None and not paid.is_free
 
 
+@given(st.lists(st.sampled_from(sorted(GONE)), min_size=1, max_size=9), st.integers(1, 50))
+def test_moves_that_cost_nothing_are_bounded_by_the_attempts_in_all(reasons: list[Reason], targets: int) -> None:
+    attempts, index = 1, 0
+    for reason in reasons:
+        again = next_attempt(reason, attempts, index, targets)
+        if again is None:
+            break
+        attempts, index = attempts + 1, again.index
+    assert attempts == min(MAX_ATTEMPTS, len(reasons) + 1) and index <= MAX_ATTEMPTS - 1
+
+
 def test_many_targets_are_still_three_attempts() -> None:
     assert next_attempt("overloaded", 2, 1, 9) == Again(2, 0.0)
     assert next_attempt("overloaded", 3, 2, 9) is None

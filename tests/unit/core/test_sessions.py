@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from serve_app.core.budget import estimate_prompt_tokens
+from serve_app.core.budget import estimate_prompt_tokens, messages_bytes
 from serve_app.core.sessions import (
     BACK_TURNS,
     GIST_BYTES,
@@ -91,7 +91,7 @@ def test_a_full_summary_forgets_its_oldest_lines_but_not_how_it_began() -> None:
 
 def test_a_new_turn_gets_the_conversation_in_front_and_the_callers_system_text_first() -> None:
     system = {"role": "system", "content": "Be brief."}
-    made, turns = with_history(fold(talk(2)), [system, *NEW], 1000)
+    made, turns = with_history(fold(talk(2)), [system, *NEW], 1000, messages_bytes([system, *NEW]))
     assert made == [
         system,
         {"role": "system", "content": NOTE + "User: question 0 | Assistant: answer 0"},
@@ -103,12 +103,12 @@ def test_a_new_turn_gets_the_conversation_in_front_and_the_callers_system_text_f
 
 
 def test_a_session_without_a_past_is_its_new_turn() -> None:
-    assert with_history(History(), NEW, 1000) == (NEW, 0)
+    assert with_history(History(), NEW, 1000, messages_bytes(NEW)) == (NEW, 0)
 
 
 def test_what_the_context_cannot_hold_is_folded_oldest_first() -> None:
     history = add_turn(add_turn(History(), "u" * 3000, "a"), "v", "b")
-    made, turns = with_history(history, NEW, 200)
+    made, turns = with_history(history, NEW, 200, messages_bytes(NEW))
     assert turns == 1
     assert [m["content"][:1] for m in made] == ["E", "v", "b", "a"]
     assert estimate_prompt_tokens(made) <= 200
@@ -116,7 +116,7 @@ def test_what_the_context_cannot_hold_is_folded_oldest_first() -> None:
 
 @pytest.mark.parametrize("most_tokens", [0, 20, 40])
 def test_without_room_the_new_turn_goes_alone(most_tokens: int) -> None:
-    assert with_history(talk(3), NEW, most_tokens) == (NEW, 0)
+    assert with_history(talk(3), NEW, most_tokens, messages_bytes(NEW)) == (NEW, 0)
 
 
 def test_a_carry_is_the_summary_and_the_last_two_turns() -> None:

@@ -83,13 +83,17 @@ def test_a_killed_replica_takes_its_engine_with_it_frozen_or_not(replicas: list[
     eventually(lambda: gone(*replica.pids), "engine and guard are gone")
 
 
-def test_a_worker_whose_engine_died_first_is_not_forgotten(replicas: list[Replica]) -> None:
+@pytest.mark.parametrize("first", ["core", "worker"])
+def test_what_is_left_of_an_engine_that_lost_a_process_goes_with_its_replica(
+    replicas: list[Replica], first: str
+) -> None:
     replicas.append(replica := Replica())
-    os.kill(replica.core, signal.SIGKILL)
-    eventually(lambda: gone(replica.core), "the core is gone")
+    killed = {"core": replica.core, "worker": replica.worker}[first]
+    os.kill(killed, signal.SIGKILL)
+    eventually(lambda: gone(killed), f"the {first} is gone")
     os.kill(replica.process.pid, signal.SIGKILL)
     replica.process.wait()
-    eventually(lambda: gone(*replica.pids), "the orphaned worker is gone")
+    eventually(lambda: gone(*replica.pids), "the other one is gone")
 
 
 def test_a_frozen_replica_is_killed_with_its_engine(replicas: list[Replica]) -> None:

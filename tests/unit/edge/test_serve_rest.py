@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from serve_app.edge.ray_nodes import nodes_of
 from serve_app.edge.serve_rest import ServeRest, ServeRestError, statuses
 
 STATES = ("RUNNING", "STARTING", "STOPPING", "RECOVERING")
@@ -38,6 +39,31 @@ DETAILS: dict[str, Any] = {
 }
 
 
+#: What ``/api/v0/nodes`` of the pinned Ray says, shortened.
+NODES: dict[str, Any] = {
+    "result": True,
+    "msg": "",
+    "data": {
+        "result": {
+            "total": 2,
+            "result": [
+                {
+                    "node_id": "n1",
+                    "node_ip": "127.0.0.1",
+                    "is_head_node": True,
+                    "state": "ALIVE",
+                    "state_message": None,
+                    "node_name": "127.0.0.1",
+                    "resources_total": {"CPU": 4.0, "GPU": 2.0, "memory": 1024.0, "accelerator_type:L4": 1.0},
+                    "labels": {"grix.io/vram-per-gpu": "24Gi"},
+                },
+                {"node_id": "n2", "state": "DEAD", "node_name": "b", "resources_total": {}, "labels": {}},
+            ],
+        }
+    },
+}
+
+
 class _Dashboard(BaseHTTPRequestHandler):
     def _answer(self) -> None:
         size = int(self.headers.get("content-length") or 0)
@@ -47,7 +73,8 @@ class _Dashboard(BaseHTTPRequestHandler):
         self.send_response(200 if right else 401)
         self.end_headers()
         if self.command != "PUT":
-            self.wfile.write(json.dumps(DETAILS).encode() if right else b"Unauthorized")
+            told = self.server.nodes if self.path == "/api/v0/nodes" else DETAILS  # type: ignore[attr-defined]
+            self.wfile.write(json.dumps(told).encode() if right else b"Unauthorized")
 
     do_GET = do_PUT = do_DELETE = _answer
 
@@ -58,7 +85,7 @@ class _Dashboard(BaseHTTPRequestHandler):
 @pytest.fixture
 def dashboard() -> Iterator[ThreadingHTTPServer]:
     server = ThreadingHTTPServer(("127.0.0.1", 0), _Dashboard)
-    server.seen = []  # type: ignore[attr-defined]
+    server.seen, server.nodes = [], NODES  # type: ignore[attr-defined]
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     yield server
@@ -101,3 +128,15 @@ def test_nobody_there() -> None:
 
 def test_no_application_yet() -> None:
     assert statuses({}) == statuses({"applications": {}}) == []
+
+
+def test_nodes_are_told_as_ray_nodes_has_them(dashboard: ThreadingHTTPServer) -> None:
+    rest = ServeRest(_url(dashboard), "good")
+    first, dead = nodes_of(rest.nodes(), "cloud-x", "cloud-a")
+    assert (first.name, first.ready, first.cpus, first.memory_bytes) == ("127.0.0.1", True, 4.0, 1024)
+    assert (first.gpu_count, first.vram_per_gpu_bytes) == (2, 24 << 30)
+    assert (dead.name, dead.ready) == ("b", False)
+    for nonsense in ({"data": {}}, [], {"data": {"result": {"result": [{"node_id": "n"}]}}}):
+        dashboard.nodes = nonsense  # type: ignore[attr-defined]
+        with pytest.raises(ServeRestError, match="the answer is no list of nodes"):
+            rest.nodes()
