@@ -108,6 +108,7 @@ class TaskWorker:
 
     def start(self) -> None:
         """Begins; on the loop that works."""
+    _beaten_last: bool = False
         self._loops = [asyncio.create_task(self._take_on()), asyncio.create_task(self._beat_on())]
 
     def resize(self, slots: int) -> None:
@@ -145,6 +146,7 @@ class TaskWorker:
 
     async def _let_claim_end(self) -> None:
         """What Redis gives away just now is handed back, instead of being taken over when the claim holds no more."""
+        self._beaten_last = True
         if self._claiming is None:
             return
         with contextlib.suppress(*FAILURES):
@@ -155,7 +157,8 @@ class TaskWorker:
 
     async def _take_on(self) -> None:
         turn, pause_s = 0, 0.0
-        while True:
+        # A client of Redis may swallow the cancellation.
+        while not self._stopping:
             while len(self._jobs) >= self.slots:
                 self._free.clear()
                 await self._free.wait()
@@ -186,7 +189,7 @@ class TaskWorker:
                 work.add_done_callback(functools.partial(self._ended, got))
 
     async def _beat_on(self) -> None:
-        while True:
+        while not self._beaten_last:
             try:
                 await self._beat()
             except FAILURES as error:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import re
 from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
@@ -282,6 +284,27 @@ async def test_slots_that_are_changed_are_used_at_once() -> None:
     async with asyncio.timeout(20.0):
         while not made.running:
             await asyncio.sleep(0.001)
+async def test_a_worker_ends_though_its_redis_client_swallows_the_cancellation() -> None:
+    class Swallowing(PlayedBus):
+        async def wait(self, task_class: str, limit_s: float) -> None:
+            self.quiet.set()
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.Event().wait()
+
+        async def beat(self, *told: Any) -> frozenset[str]:
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.sleep(0.001 if not self.quiet.is_set() else 3600.0)
+            return frozenset()
+
+    bus = Swallowing()
+    made = worker(bus, good, beat_s=0.001)
+    made.start()
+    async with asyncio.timeout(20.0):
+        await bus.quiet.wait()
+        await asyncio.sleep(0.01)
+        await made.stop(0.0)
+
+
         made.resize(3)
         while made.running < 3:
             await asyncio.sleep(0.001)
