@@ -46,7 +46,7 @@ class RouterCall:
         self._handle: DeploymentHandle | None = None
 
     async def __call__(
-        self, tenant: str, body: bytes, request_id: str, traceparent: str
+        self, tenant: str, body: bytes, request_id: str, headers: Mapping[str, str]
     ) -> tuple[int, Mapping[str, str], bytes]:
         if self._handle is None:
             found = await asyncio.to_thread(serve.get_deployment_handle, "Router", ROUTER_APP)
@@ -54,7 +54,7 @@ class RouterCall:
             self._handle = found.options(
                 method_name="run_task", request_serialization="pickle", response_serialization="pickle"
             )
-        response = self._handle.remote(tenant, body, request_id, traceparent)
+        response = self._handle.remote(tenant, body, request_id, headers)
         ended = False
         try:
             answer: tuple[int, Mapping[str, str], bytes] = await response
@@ -191,7 +191,8 @@ class TaskRunner:
     async def reconfigure(self, user_config: dict[str, Any]) -> None:
         region = user_config["region"]
         place = region["tasks"].get("results")
-        self._chat = ChatTask(self._call, user_config["agent"], None if place is None else TaskResults(place))
+        results = None if place is None else TaskResults(place)
+        self._chat = ChatTask(self._call, user_config["agent"], results, user_config["engine_limit_s"])
         self._scaling = {SETTING + name: float(value) for name, value in user_config["scaling"].items()}
         slots = user_config["scaling"]["slots_per_replica"]
         await self._adapter.configure(region, float(user_config["limit_s"]), slots)

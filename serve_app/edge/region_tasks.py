@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+from cluster_configs.kind_tasks import Tasks
 from serve_app.core.tasks import ClassStats, DeadPage, Event, NewParts, NewTask, Sent, State, Submitted, Task, TaskClass
 from serve_app.edge.task_bus import TaskBus
 from serve_app.edge.task_seals import Seals, read_secret
@@ -58,10 +59,13 @@ class BusOfRegion:
         elif tasks is not None and redis is not None:
             file = redis.get("passwordFile")
             # Files' times tell a password or a secret that was changed in place.
-            opened = (redis["url"], *((one, Path(one).stat().st_mtime_ns if one else 0) for one in (file, secret)))
+            limit_s = Tasks.model_validate(tasks).read_limit_s
+            files = ((one, Path(one).stat().st_mtime_ns if one else 0) for one in (file, secret))
+            opened = (redis["url"], limit_s, *files)
             if opened == self._opened:
                 return False
-            made = TaskBus(connect(redis["url"], file), region["name"], Seals(read_secret(secret)))
+            client, seals = connect(redis["url"], file, limit_s), Seals(read_secret(secret))
+            made = TaskBus(client, region["name"], seals, read_limit_s=limit_s)
         before, self.bus, self._opened = self.bus, made, opened
         if before is not None:
             if leave is not None:

@@ -50,7 +50,7 @@ from serve_app.core.tasks import (
 from serve_app.edge import task_scripts, task_side_scripts
 from serve_app.edge.task_jobs import Bounds, Job, Nothing
 from serve_app.edge.task_seals import Seals
-from serve_app.edge.task_store import WORKER_COUNTS_S, TaskStore
+from serve_app.edge.task_store import READ_LIMIT_S, WORKER_COUNTS_S, TaskStore
 
 log = logging.getLogger("ray.serve")
 
@@ -94,8 +94,9 @@ class TaskBus(TaskStore):
         *,
         bounds: Bounds | None = None,
         claim_holds_s: float = CLAIM_HOLDS_S,
+        read_limit_s: float = READ_LIMIT_S,
     ) -> None:
-        super().__init__(client, region, _SCRIPTS)
+        super().__init__(client, region, _SCRIPTS, read_limit_s)
         self._seals = seals
         self._bounds = bounds or Bounds()
         self._holds_ms = int(claim_holds_s * 1000)

@@ -18,13 +18,16 @@ from serve_app.edge.task_rows import task_of
 FAILURES: Final = (TimeoutError, RedisError, OSError)
 #: A worker counts for so long after its last beat.
 WORKER_COUNTS_S: Final = 30.0
-CALL_LIMIT_S: Final = 5.0
+#: An answer that takes longer is none.
+READ_LIMIT_S: Final = 5.0
+#: A worker that sleeps waits so much longer for its bell at most.
+_BELL_S: Final = 2.0
 CONNECTIONS: Final = 16
 #: Of the inputs of one page of dead letters.
 PAGE_CHARS: Final = 1 << 20
 
 
-def connect(url: str, password_file: str | None) -> Redis:
+def connect(url: str, password_file: str | None, read_limit_s: float = READ_LIMIT_S) -> Redis:
     """A client whose connections may wait for a task.
 
     Raises:
@@ -34,8 +37,8 @@ def connect(url: str, password_file: str | None) -> Redis:
         url,
         password_file,
         connections=CONNECTIONS,
-        wait_limit_s=CALL_LIMIT_S,
-        answer_limit_s=2 * CALL_LIMIT_S,
+        wait_limit_s=read_limit_s,
+        answer_limit_s=read_limit_s + _BELL_S,
         # What somebody else put into a stream must not break those who read it.
         undecodable="replace",
     )
@@ -44,8 +47,8 @@ def connect(url: str, password_file: str | None) -> Redis:
 class TaskStore:
     """One region's tasks. Every method raises one of :data:`FAILURES` while Redis is away."""
 
-    def __init__(self, client: Redis, region: str, scripts: Mapping[str, str]) -> None:
-        self._client = client
+    def __init__(self, client: Redis, region: str, scripts: Mapping[str, str], read_limit_s: float) -> None:
+        self._client, self._read_limit_s = client, read_limit_s
         self._prefix = f"grix:{{{region}}}:tasks"
         self._scripts = {name: client.register_script(text) for name, text in scripts.items()}
 
@@ -54,7 +57,7 @@ class TaskStore:
 
     async def _run(self, name: str, *args: str | int | float) -> Any:
         try:
-            async with asyncio.timeout(CALL_LIMIT_S):
+            async with asyncio.timeout(self._read_limit_s):
                 return await cast(Any, self._scripts[name](keys=[self._prefix], args=args))
         except ResponseError as error:
             if str(error).startswith("STRANGER"):
@@ -63,25 +66,25 @@ class TaskStore:
 
     async def parts(self, task_id: str) -> list[Task]:
         """The parts of a task in their order, without those that are forgotten."""
-        async with asyncio.timeout(CALL_LIMIT_S):
+        async with asyncio.timeout(self._read_limit_s):
             ids = await cast(Any, self._client.lrange(f"{self._prefix}:parts:{task_id}", 0, -1))
         found = [await self.get(one) for one in ids]
         return [task for task in found if task is not None]
 
     async def get(self, task_id: str) -> Task | None:
-        async with asyncio.timeout(CALL_LIMIT_S):
+        async with asyncio.timeout(self._read_limit_s):
             row = await cast(Any, self._client.hgetall(f"{self._prefix}:t:{task_id}"))
         return task_of(row) if row else None
 
     async def sent(self, task_id: str) -> str | None:
         """The region that a task was sent to."""
-        async with asyncio.timeout(CALL_LIMIT_S):
+        async with asyncio.timeout(self._read_limit_s):
             at = await cast(Any, self._client.get(f"{self._prefix}:at:{task_id}"))
         return at.partition(" ")[0] if at else None
 
     async def events(self, task_id: str, after: str) -> list[Event]:
         """What happened after an event; ``0`` is before the first."""
-        async with asyncio.timeout(CALL_LIMIT_S):
+        async with asyncio.timeout(self._read_limit_s):
             rows = await cast(Any, self._client.xrange(f"{self._prefix}:e:{task_id}", f"({after}", "+"))
         return [Event(entry, fields["state"], fields["data"]) for entry, fields in rows]
 
@@ -90,7 +93,7 @@ class TaskStore:
 
         A page ends before its inputs have more than ``most_chars``; it has one letter at least, if there is one.
         """
-        async with asyncio.timeout(CALL_LIMIT_S):
+        async with asyncio.timeout(self._read_limit_s):
             ids = await cast(Any, self._client.zrevrange(f"{self._prefix}:dead", offset, offset + limit))
         letters: list[Task] = []
         chars = seen = 0
@@ -116,13 +119,13 @@ class TaskStore:
 
     async def buried(self) -> dict[tuple[str, str], int]:
         """Dead letters so far, by class and reason."""
-        async with asyncio.timeout(CALL_LIMIT_S):
+        async with asyncio.timeout(self._read_limit_s):
             told = await cast(Any, self._client.hgetall(f"{self._prefix}:buried"))
         return {(name.partition("/")[0], name.partition("/")[2]): int(n) for name, n in told.items()}
 
     async def loses(self) -> list[str]:
         """How this Redis would lose tasks, and what to set."""
-        async with asyncio.timeout(CALL_LIMIT_S):
+        async with asyncio.timeout(self._read_limit_s):
             memory = await cast(Any, self._client.info("memory"))
             kept = await cast(Any, self._client.info("persistence"))
         policy = str(memory.get("maxmemory_policy", "noeviction"))

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import functools
 import logging
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -66,12 +67,21 @@ class Work:
 
     job: Job
     _bus: TaskBus
-    #: Where the work is now: what is told of it when it takes too long.
+    now_s: Callable[[], float] = time.monotonic
+    #: Where the work is now, and since when: what is told of it when it takes too long.
     at: str = "begun"
+    _since_s: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._since_s = self.now_s()
+
+    def snapshot(self) -> str:
+        """Where the work is, and how long it has been there."""
+        return f"attempt {self.job.attempts} was at: {self.at}, for {self.now_s() - self._since_s:.1f} s"
 
     async def reached(self, at: str) -> None:
         """Says how far the work is, to those who watch it; not at any price."""
-        self.at = at
+        self.at, self._since_s = at, self.now_s()
         try:
             await self._bus.tell(self.job, at)
         except FAILURES:
@@ -98,6 +108,7 @@ class TaskWorker:
     _free: asyncio.Event = field(default_factory=asyncio.Event)
     _loops: list[asyncio.Task[None]] = field(default_factory=list)
     _stopping: bool = False
+    _beaten_last: bool = False
     _claiming: asyncio.Task[Job | Nothing] | None = None
     #: There was no beat yet, or Redis failed since the last one.
     _unheard: bool = True
@@ -108,7 +119,6 @@ class TaskWorker:
 
     def start(self) -> None:
         """Begins; on the loop that works."""
-    _beaten_last: bool = False
         self._loops = [asyncio.create_task(self._take_on()), asyncio.create_task(self._beat_on())]
 
     def resize(self, slots: int) -> None:
@@ -136,6 +146,7 @@ class TaskWorker:
             task.cancel()
         if left:
             await asyncio.wait([task for _, task in left], timeout=CANCEL_S)
+        self._beaten_last = True
         self._loops[1].cancel()
         await asyncio.gather(*self._loops, return_exceptions=True)
         for job, _ in left:
@@ -146,7 +157,6 @@ class TaskWorker:
 
     async def _let_claim_end(self) -> None:
         """What Redis gives away just now is handed back, instead of being taken over when the claim holds no more."""
-        self._beaten_last = True
         if self._claiming is None:
             return
         with contextlib.suppress(*FAILURES):
@@ -219,7 +229,9 @@ class TaskWorker:
         except TaskFailed as error:
             return await self._failed(job, "refused" if error.final else "failed", str(error), final=error.final)
         except TimeoutError:
-            return await self._failed(job, "timeout", f"not done after {self.limit_s:g} s; it was at: {work.at}")
+            said = f"not done after {self.limit_s:g} s; {work.snapshot()}"
+            log.warning("task %s is begun again: %s", job.id, said)
+            return await self._failed(job, "timeout", said)
         except Exception as error:
             log.exception("task %s failed", job.id)
             return await self._failed(job, "failed", f"{type(error).__name__} at: {work.at}")

@@ -123,6 +123,14 @@ def test_what_is_refused(block: dict[str, Any], wrong: str) -> None:
 @pytest.mark.parametrize(
     ("block", "fault"),
     [
+        (
+            "{light: {agent: qwen-chat}, limit: 1m, engineLimit: 2m}",
+            "tasks.engineLimit: 120s is longer than limit, 60s; allowed: as long or shorter",
+        ),
+        (
+            "{light: {agent: qwen-chat}, limit: 1s}",
+            "tasks.readLimit: 5s is longer than limit, 1s; allowed: as long or shorter",
+        ),
         ("{limit: 1m}", "tasks: nobody works at tasks; write light: {agent: NAME}, heavy: {agent: NAME} or both"),
         (
             "{heavy: {agent: a, minWorkers: 3, maxWorkers: 2}}",

@@ -170,11 +170,22 @@ async def test_the_watchdog_ends_what_hangs_and_tells_where_it_was() -> None:
         await asyncio.Event().wait()
         raise AssertionError
 
-    bus = PlayedBus(deque([job()]))
-    assert await said_by(bus, hangs, limit_s=0.05) == [
-        ("tell", "acme/t0", "page 3"),
-        ("retry", "acme/t0", 1.0, "timeout", "not done after 0.05 s; it was at: page 3"),
-    ]
+    bus = PlayedBus(deque([job(0, 2)]))
+    told, (*retry, said) = await said_by(bus, hangs, limit_s=0.05)
+    assert told == ("tell", "acme/t0", "page 3")
+    # Its snapshot is kept with the task, and the flow begins again.
+    assert retry == ["retry", "acme/t0", 5.0, "timeout"]
+    assert re.fullmatch(r"not done after 0\.05 s; attempt 2 was at: page 3, for \d+\.\d s", said)
+
+
+async def test_a_snapshot_says_how_long_the_work_has_been_where_it_is() -> None:
+    now_s = 10.0
+    work = Work(job(0, 3), PlayedBus(), lambda: now_s)  # type: ignore[arg-type]
+    now_s = 12.0
+    assert work.snapshot() == "attempt 3 was at: begun, for 2.0 s"
+    await work.reached("asked")
+    now_s = 13.5
+    assert work.snapshot() == "attempt 3 was at: asked, for 1.5 s"
 
 
 async def test_a_task_that_hangs_does_not_hold_up_the_others() -> None:
@@ -273,17 +284,6 @@ async def test_a_claim_that_is_under_way_when_a_worker_stops_is_handed_back() ->
     assert bus.said == [("hand_back", "acme/t0")]
 
 
-async def test_slots_that_are_changed_are_used_at_once() -> None:
-    async def hangs(work: Work) -> Result:
-        await asyncio.Event().wait()
-        raise AssertionError
-
-    bus = PlayedBus(deque(job(n) for n in range(3)))
-    made = worker(bus, hangs, slots=1)
-    made.start()
-    async with asyncio.timeout(20.0):
-        while not made.running:
-            await asyncio.sleep(0.001)
 async def test_a_worker_ends_though_its_redis_client_swallows_the_cancellation() -> None:
     class Swallowing(PlayedBus):
         async def wait(self, task_class: str, limit_s: float) -> None:
@@ -305,6 +305,17 @@ async def test_a_worker_ends_though_its_redis_client_swallows_the_cancellation()
         await made.stop(0.0)
 
 
+async def test_slots_that_are_changed_are_used_at_once() -> None:
+    async def hangs(work: Work) -> Result:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    bus = PlayedBus(deque(job(n) for n in range(3)))
+    made = worker(bus, hangs, slots=1)
+    made.start()
+    async with asyncio.timeout(20.0):
+        while not made.running:
+            await asyncio.sleep(0.001)
         made.resize(3)
         while made.running < 3:
             await asyncio.sleep(0.001)
