@@ -16,6 +16,7 @@ import asyncio
 import json
 import os
 import random
+import secrets
 import signal
 import statistics
 import subprocess
@@ -33,7 +34,9 @@ from benchmarks.processes import free_port
 from benchmarks.tasks_worker import answer
 from serve_app.core.tasks import ENDED, Event, NewTask, Priority, TaskClass
 from serve_app.edge import valkey
-from serve_app.edge.task_bus import CLAIM_HOLDS_S, FAILURES, TaskBus, connect
+from serve_app.edge.task_bus import CLAIM_HOLDS_S, TaskBus
+from serve_app.edge.task_seals import Seals, read_secret
+from serve_app.edge.task_store import FAILURES, connect
 
 PASSWORD: Final = "of-a-benchmark"
 REGION: Final = "bench"
@@ -62,8 +65,10 @@ class Scene:
     def open(self) -> TaskBus:
         port = free_port()
         (self.folder / "password").write_text(PASSWORD)
+        (self.folder / "secret").write_text(secrets.token_hex(32))
         self.server = valkey.start(port, PASSWORD, self.folder / "valkey.log", self.folder, {}, tasks=True)
-        return TaskBus(connect(self.server.url, str(self.folder / "password")), REGION)
+        seals = Seals(read_secret(str(self.folder / "secret")))
+        return TaskBus(connect(self.server.url, str(self.folder / "password")), REGION, seals)
 
     def add_worker(self) -> None:
         assert self.server is not None
@@ -71,6 +76,7 @@ class Scene:
         settings = {
             "url": self.server.url,
             "password_file": str(self.folder / "password"),
+            "secret_file": str(self.folder / "secret"),
             "region": REGION,
             "owner": f"w{self.started}",
             "slots": self.slots,

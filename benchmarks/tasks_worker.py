@@ -14,7 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from serve_app.core.tasks import CLASSES
-from serve_app.edge.task_bus import Job, TaskBus, connect
+from serve_app.edge.task_bus import TaskBus
+from serve_app.edge.task_jobs import Job
+from serve_app.edge.task_seals import Seals, read_secret
+from serve_app.edge.task_store import connect
 from serve_app.edge.task_worker import Result, TaskWorker, Work
 
 #: How long one that is told to end lets its tasks run.
@@ -44,7 +47,8 @@ async def serve(settings: dict[str, Any]) -> None:
             file.write(json.dumps({"id": job.id, "how": how, "silent_s": job.silent_s}) + "\n")
 
     client = connect(settings["url"], settings["password_file"])
-    bus = TaskBus(client, settings["region"], claim_holds_s=settings["claim_holds_s"])
+    seals = Seals(read_secret(settings["secret_file"]))
+    bus = TaskBus(client, settings["region"], seals, claim_holds_s=settings["claim_holds_s"])
     workers = [
         TaskWorker(
             bus,

@@ -141,6 +141,11 @@ def _tasks_problems(i: int, region: Region) -> Iterator[Problem]:
     at = under("regions", i, "tasks")
     if not region.tasks.classes():
         yield Problem(at, "nobody works at tasks; write light: {agent: NAME}, heavy: {agent: NAME} or both", (at,))
+    within = (("readLimit", region.tasks.read_limit_s), ("engineLimit", region.tasks.engine_limit_s))
+    for field, limit_s in within:
+        if limit_s is not None and limit_s > region.tasks.limit_s:
+            said = f"{limit_s:g}s is longer than limit, {region.tasks.limit_s:g}s; allowed: as long or shorter"
+            yield Problem((*at, field), said, ((*at, field), (*at, "limit")))
     for name, workers in region.tasks.classes().items():
         if workers.max_workers < workers.min_workers:
             most = (*at, name, "maxWorkers")

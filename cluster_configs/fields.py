@@ -97,6 +97,13 @@ Port = Annotated[int, Field(ge=1, le=65535)]
 Count = Annotated[int, Field(ge=1, le=1_000_000_000)]
 
 
+def absolute(text: str) -> str:
+    """Validates the path of a file or folder of the machine."""
+    if not text.startswith("/"):
+        raise ValueError("this is no absolute path; allowed: a path from / on, as Routers have folders of their own")
+    return text
+
+
 def _address(text: str) -> str:
     found = _ADDRESS.fullmatch(text)
     if found is None or not 1 <= int(found["port"]) <= 65535:

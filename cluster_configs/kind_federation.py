@@ -24,6 +24,7 @@ from cluster_configs.fields import (
     Seconds,
     Text,
     Word,
+    absolute,
 )
 from cluster_configs.kind_rollout import Rollout
 from cluster_configs.kind_tasks import Tasks
@@ -70,15 +71,9 @@ def _redis_url(text: str) -> str:
     return text
 
 
-def _absolute(text: str) -> str:
-    if not text.startswith("/"):
-        raise ValueError("this is no absolute path; allowed: a path from / on, as Routers have folders of their own")
-    return text
-
-
 def _store_url(text: str) -> str:
     if text.startswith("file://"):
-        return "file://" + _absolute(text.removeprefix("file://"))
+        return "file://" + absolute(text.removeprefix("file://"))
     try:
         return _redis_url(text)
     except ValueError as error:
@@ -91,7 +86,7 @@ class Store(Block):
     #: A folder that outlives the coordinator's machine, or a Redis.
     url: Annotated[Text, AfterValidator(_store_url)]
     #: Of a Redis: a file with the password alone, on the coordinator's machine.
-    password_file: Annotated[Text, AfterValidator(_absolute)] | None = None
+    password_file: Annotated[Text, AfterValidator(absolute)] | None = None
 
     @property
     def folder(self) -> str | None:
@@ -127,7 +122,7 @@ class Pki(Block):
     """Certificates of this federation, as files on each machine: see :mod:`serve_app.edge.pki`."""
 
     #: Holds a folder for each identity that runs on the machine: ``coordinator``, ``region/NAME``, ``operator/NAME``.
-    folder: Annotated[Text, AfterValidator(_absolute)]
+    folder: Annotated[Text, AfterValidator(absolute)]
 
 
 class Redis(Block):
@@ -135,7 +130,7 @@ class Redis(Block):
 
     url: Annotated[Text, AfterValidator(_redis_url)]
     #: A file with the password alone, on each node that runs a Router; read again whenever a bundle comes.
-    password_file: Annotated[Text, AfterValidator(_absolute)] | None = None
+    password_file: Annotated[Text, AfterValidator(absolute)] | None = None
 
 
 class Admission(Block):

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
-from cluster_configs.fields import Block, Name, Seconds, Text
+from cluster_configs.fields import Block, Name, Seconds, Text, absolute
 from serve_app.core.tasks import TaskClass
 
 
@@ -28,13 +28,24 @@ class TaskWorkers(Block):
 
 
 class Tasks(Block):
-    """``limit_s``: work at a task that takes longer is given up, and tried again."""
+    """Three limits, one inside the other.
+
+    ``read_limit_s``: an answer of the Redis that takes longer is none, and is asked for again. ``engine_limit_s``: the
+    chat request of a task ends there, if the agent's own ``timeouts.total`` does not end it before; ``None``: only that
+    one does. ``limit_s``: the work at a task, whatever it hangs at, is given up there, it is told where it was, and is
+    tried again.
+    """
 
     light: TaskWorkers | None = None
     heavy: TaskWorkers | None = None
     limit_s: Seconds = Field(default=1800.0, alias="limit")
+    engine_limit_s: Seconds | None = Field(default=None, alias="engineLimit")
+    read_limit_s: Seconds = Field(default=5.0, alias="readLimit")
     #: Where results over 256 KB go; without it such a task fails.
     results: Annotated[Text, AfterValidator(_store)] | None = None
+    #: A file with a secret of the region, on each node that runs a Router, a gateway or a worker: without it nobody
+    #: submits tasks, or takes them. ``grix up`` makes one where none is named.
+    secret_file: Annotated[Text, AfterValidator(absolute)] | None = None
 
     def classes(self) -> dict[TaskClass, TaskWorkers]:
         """Those that there are."""

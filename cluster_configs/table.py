@@ -16,6 +16,7 @@ def table_of(user_config: Mapping[str, Any]) -> core.Table:
     """The table of a Router's user_config: ``region``, ``engines`` (engine digest by agent), ``documents``.
 
     ``elsewhere`` names agents that only other regions run: a request for one may enter here all the same.
+    ``taskRegions`` has the residency of other regions that take tasks.
     """
     bundle = from_bundle(user_config["documents"])
     engines: Mapping[str, str] = user_config["engines"]
@@ -43,6 +44,7 @@ def table_of(user_config: Mapping[str, Any]) -> core.Table:
         open_access=bool(user_config.get("openAccess", False)),
         admission=core.AdmissionRules(**region.admission.model_dump()),
         task_agents={name: w.agent for name, w in classes.items() if w.agent in known},
+        task_regions={name: frozenset(zones) for name, zones in user_config.get("taskRegions", {}).items()},
     )
 
 

@@ -28,8 +28,10 @@ from serve_app.edge.federation_apps import REGION_APP
 from serve_app.edge.gateway import Gateway, plan_of
 from serve_app.edge.region_limits import RegionLimits
 from serve_app.edge.region_sessions import RegionSessions
+from serve_app.edge.region_tasks import RegionTasks
 from serve_app.edge.serve_metrics import ServeMeter
 from serve_app.ports import AgentCall, Packet
+from serve_app.task_forward import TaskCall, TaskPart
 
 log = logging.getLogger("ray.serve")
 
@@ -60,11 +62,13 @@ class RegionGateway:
         self._agents = HandleAgents()
         self._limits = RegionLimits(clock.now_s)
         self._sessions = RegionSessions(clock.now_s, ServeMeter())
+        self._tasks = RegionTasks()
         self._gateway = Gateway(
             agents=self._agents,
             exchange=AgentExchange(),
             limits=self._limits.now,
             keep_session=self._sessions.take_over,
+            tasks=self._tasks,
             clock=clock,
             jitter=random.random,
         )
@@ -83,6 +87,7 @@ class RegionGateway:
         plan = plan_of(user_config, table)
         await self._limits.configure(user_config["region"])
         await self._sessions.configure(user_config["region"])
+        await self._tasks.configure(user_config["region"])
         self._apps = {a.app: a.min_replicas for a in table.own_agents.values()}
         await self._agents.keep(self._apps)
         log.setLevel(user_config.get("logLevel", "INFO"))
@@ -99,6 +104,12 @@ class RegionGateway:
         async with aclosing(self._gateway.call(peer, call)) as packets:
             async for packet in packets:
                 yield packet
+
+    async def task(self, peer: str, call: TaskCall) -> AsyncIterator[TaskPart]:
+        """What region ``peer`` answers about a task of its own."""
+        async with aclosing(self._gateway.task(peer, call)) as parts:
+            async for part in parts:
+                yield part
 
     def views(self) -> tuple[PeerView, ...]:
         """Each peer as this gateway sees it."""

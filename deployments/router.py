@@ -26,7 +26,6 @@ from deployments.region_handle import RegionHandle
 from serve_app import openai_api
 from serve_app.admission import Admission
 from serve_app.attempts import Attempts
-from serve_app.core.admission import BATCH_INTENT
 from serve_app.core.breaker import RouterBreakers
 from serve_app.core.known_targets import KnownTargets
 from serve_app.core.retry import RetryBudget
@@ -188,9 +187,9 @@ class Router:
             await asyncio.sleep(REFRESH_S)
 
     async def run_task(
-        self, tenant: str, body: bytes, request_id: str, traceparent: str
+        self, tenant: str, body: bytes, request_id: str, headers: dict[str, str]
     ) -> tuple[int, dict[str, str], bytes]:
-        """A task's chat request, on the way of every other, as work that nobody waits for; its key is not asked again.
+        """A task's chat request, on the way of every other; its key is not asked again.
 
         Returns:
             Status, headers and body.
@@ -198,7 +197,6 @@ class Router:
         table = self._now().table
         found = ANYBODY if table.open_access else next((t for t in table.tenants if t.name == tenant), None)
         known = GrixError("not_allowed", "The tenant of this task is gone.") if found is None else Caller(found, "task")
-        headers = {"x-task-type": BATCH_INTENT, "traceparent": traceparent}
         answer = await self._path.run("chat", known, body, headers, request_id)
         assert isinstance(answer.body, bytes)
         return answer.status, answer.headers, answer.body
@@ -211,6 +209,7 @@ class Router:
                 metrics=self._metrics,
                 find_record=self._find,
                 tasks=self._tasks_of_region,
+                peers=self._peers,
                 created_unix_s=int(time.time()),
                 health_key=health_key(os.environ),
                 sees_callers=os.environ.get(HAPROXY_VARIABLE) != "1",

@@ -29,7 +29,9 @@ from serve_app.openapi import document
 from serve_app.outcomes import GrixError, Reason
 from serve_app.ports import Kind
 from serve_app.request_path import RequestPath
-from serve_app.task_api import TaskApi, Tasks
+from serve_app.task_api import TaskApi
+from serve_app.task_desk import Tasks
+from serve_app.task_forward import TaskPeers
 
 log = logging.getLogger("ray.serve")
 
@@ -45,6 +47,7 @@ class Surface:
     metrics: Callable[[], Awaitable[bytes]]
     find_record: Callable[[str], Awaitable[dict[str, Any] | None]]
     tasks: Tasks
+    peers: TaskPeers
     created_unix_s: int
     health_key: str | None = None
     #: A caller's address is its own; behind HAProxy every caller's is loopback.
@@ -209,7 +212,7 @@ def _routes(surface: Surface) -> list[Route]:
 
     return [
         *(Route(path, call, methods=["POST"]) for path in CALLS),
-        *TaskApi(surface.path, surface.tasks, lambda: uuid.uuid4().hex).routes(),
+        *TaskApi(surface.path, surface.tasks, surface.peers, lambda: uuid.uuid4().hex).routes(),
         Route("/v1/models", models, methods=["GET"]),
         Route("/v1/models/{model:path}", models, methods=["GET"]),
         Route("/openapi.json", openapi, methods=["GET"]),

@@ -9,6 +9,7 @@ from serve_app.openai_messages import ROLES
 from serve_app.openai_rules import TOOL_CALL
 from serve_app.outcomes import STATUS
 from serve_app.ports import Kind
+from serve_app.task_request import MOST_DEAD
 
 Schema = dict[str, Any]
 
@@ -217,6 +218,10 @@ def _task_paths(some: Schema) -> Schema:
     submit["responses"]["202"] = _json("it is new", {"type": "object"})
     named = {"parameters": _in_path("task_id")}
     dead = {"parameters": [*_in_path("tenant"), *_in_path("task_id")]}
+    pages = [
+        {"name": name, "in": "query", "schema": {"type": "integer", "minimum": least, "maximum": most}}
+        for name, least, most in (("offset", 0, 1_000_000), ("limit", 1, MOST_DEAD))
+    ]
     stream = {"description": "what happens to it", "content": {"text/event-stream": {}}}
     lines = {"description": "a line a part", "content": {"application/jsonl": {}}}
     return {
@@ -230,7 +235,7 @@ def _task_paths(some: Schema) -> Schema:
             "readTaskOutput", "The results of a task in parts, in OpenAI's Batch format.", lines, **named
         ),
         "/grix/tasks": _get("readTasks", "What waits and who works; operators.", some),
-        "/grix/tasks/dead": _get("listDead", "Dead letters; operators.", some),
+        "/grix/tasks/dead": _get("listDead", "Dead letters, the newest first; operators.", some, parameters=pages),
         "/grix/tasks/dead/{tenant}/{task_id}": {
             "post": _operation("replayDead", "Makes one a task again; operators.", some, **dead),
             "delete": _operation("dropDead", "Forgets one; operators.", some, **dead),
@@ -257,6 +262,7 @@ _TASK: Final[Schema] = {
                 "additionalProperties": False,
             },
         },
+        "region": {"type": ["string", "null"]},
         "task_id": {"type": ["string", "null"], "pattern": "^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"},
         "model_required": {"enum": ["light", "heavy", "auto"]},
         "priority": {"enum": ["high", "normal"]},

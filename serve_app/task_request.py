@@ -21,9 +21,11 @@ MAX_INPUT_BYTES: Final = 256 * 1024
 MAX_DATA_CLASS_CHARS: Final = 256
 #: Of a task.
 MAX_PARTS: Final = 256
+#: Dead letters of one page.
+MOST_DEAD: Final = 100
 TASK_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", re.ASCII)
 _ID_SAID: Final = "1 to 64 letters, digits and . _ -, a letter or digit first"
-_FIELDS: Final = ("task_id", "model_required", "priority", "expected_output_tokens", "request", "sub_tasks")
+_FIELDS: Final = ("task_id", "model_required", "priority", "expected_output_tokens", "region", "request", "sub_tasks")
 _PART_FIELDS: Final = ("sub_task_id", "sequence", "request")
 #: What a line of OpenAI's Batch files has.
 _LINE_FIELDS: Final = ("custom_id", "method", "url", "body")
@@ -55,6 +57,8 @@ class AskedTask:
     output_tokens: int | None
     parts: tuple[AskedPart, ...]
     in_parts: bool
+    #: Where it has to go; ``None``: to this region, or one that may keep its data.
+    region: str | None
 
 
 def _one_of(body: Mapping[str, Any], name: str, allowed: tuple[str, ...], default: str) -> Any:
@@ -74,6 +78,13 @@ def _known(body: Mapping[str, Any], allowed: tuple[str, ...], where: str = "") -
 def _name(value: Any, where: str) -> str:
     if not isinstance(value, str) or not TASK_ID.fullmatch(value):
         raise bad(where, f"is {shown(value)}; allowed: {_ID_SAID}.")
+    return value
+
+
+def _region(body: Mapping[str, Any]) -> str | None:
+    value = body.get("region")
+    if value is not None and not isinstance(value, str):
+        raise bad("region", f"is {shown(value)}; allowed: the name of a region.")
     return value
 
 
@@ -102,6 +113,7 @@ def parse_task(raw: bytes, headers: Mapping[str, str]) -> AskedTask:
         None if tokens is None else _whole(tokens, "expected_output_tokens", 1),
         _parts(body["sub_tasks"], headers) if in_parts else (_part("", "request", body["request"], headers),),
         in_parts,
+        _region(body),
     )
 
 
@@ -165,7 +177,7 @@ def parse_batch(raw: bytes, query: Mapping[str, str], headers: Mapping[str, str]
     Raises:
         GrixError: naming the line.
     """
-    _known(query, ("task_id", "model_required", "priority"))
+    _known(query, ("task_id", "model_required", "priority", "region"))
     lines = [line for line in raw.splitlines() if line.strip()]
     if not 1 <= len(lines) <= MAX_PARTS:
         raise bad("body", f"has {len(lines)} lines; allowed: 1 to {MAX_PARTS}, each a request.")
@@ -188,6 +200,7 @@ def parse_batch(raw: bytes, query: Mapping[str, str], headers: Mapping[str, str]
         None,
         _distinct(parts, "body"),
         True,
+        _region(query),
     )
 
 

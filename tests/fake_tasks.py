@@ -1,11 +1,25 @@
-"""A fake behind the Tasks port."""
+"""Fakes behind the Tasks port, and behind the one to other regions."""
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field, replace
 
-from serve_app.core.tasks import ENDED, ClassStats, Event, NewParts, NewTask, State, Submitted, Task, TaskClass
+from serve_app.core.tasks import (
+    ENDED,
+    ClassStats,
+    DeadPage,
+    Event,
+    NewParts,
+    NewTask,
+    Sent,
+    State,
+    Submitted,
+    Task,
+    TaskClass,
+)
 from serve_app.outcomes import GrixError
+from serve_app.task_forward import TaskCall, TaskPart
 
 
 @dataclass
@@ -17,6 +31,9 @@ class FakeTasks:
     of: dict[str, list[str]] = field(default_factory=dict)
     refuse: str | None = None
     away: bool = False
+    #: Region and nonce of tasks that were sent elsewhere.
+    at: dict[str, tuple[str, str]] = field(default_factory=dict)
+    nonces: int = 0
 
     def put(self, task: Task, data: str = "") -> None:
         self.kept[task.id] = task
@@ -29,6 +46,8 @@ class FakeTasks:
 
     async def submit(self, task: NewTask) -> Submitted:
         self._asked()
+        if task.id in self.at:
+            return Submitted("elsewhere", None, self.at[task.id][0])
         if self.refuse is not None:
             return Submitted(self.refuse, None)  # type: ignore[arg-type]
         known = self.kept.get(task.id)
@@ -67,22 +86,62 @@ class FakeTasks:
             self.put(replace(self.kept[task_id], state="cancelled"))
         return self.kept[task_id].state
 
+    async def send(self, task_id: str, tenant: str, region: str) -> Sent:
+        self._asked()
+        self.nonces += 1
+        if task_id in self.kept:
+            return Sent(None, False, "")
+        before = self.at.get(task_id)
+        at = region if before is None else before[0]
+        self.at[task_id] = (at, str(self.nonces))
+        return Sent(at, before is None, str(self.nonces))
+
+    async def unsend(self, task_id: str, tenant: str, sent: Sent) -> None:
+        if self.at.get(task_id) == (sent.region, sent.nonce):
+            del self.at[task_id]
+
+    async def sent(self, task_id: str) -> str | None:
+        return self.at.get(task_id, (None,))[0]
+
     async def stats(self) -> dict[TaskClass, ClassStats]:
         self._asked()
         one = ClassStats({"high": 1, "normal": 2}, {"high": 0.5, "normal": 3.0}, running=4, workers=1, slots=4)
         return {"light": one, "heavy": one}
 
-    async def dead(self) -> list[Task]:
-        self._asked()
+    def _letters(self) -> list[Task]:
         return [task for task in self.kept.values() if task.state == "failed"]
 
+    async def dead(self, offset: int, limit: int) -> DeadPage:
+        self._asked()
+        end = offset + limit
+        letters = self._letters()
+        return DeadPage(tuple(letters[offset:end]), end if end < len(letters) else None)
+
     async def replay(self, task_id: str) -> bool:
-        there = any(task.id == task_id for task in await self.dead())
+        there = any(task.id == task_id for task in self._letters())
         if there:
             self.put(replace(self.kept[task_id], state="queued", reason=None))
         return there
 
     async def drop(self, task_id: str) -> bool:
-        there = any(task.id == task_id for task in await self.dead())
+        there = any(task.id == task_id for task in self._letters())
         self.kept.pop(task_id, None)
         return there
+
+
+@dataclass
+class FakeTaskPeers:
+    """Other regions: ``answers`` by region, in turn, each parts or an error; no answer is one that nobody reaches."""
+
+    answers: dict[str, list[list[TaskPart] | GrixError]] = field(default_factory=dict)
+    asked: list[tuple[str, TaskCall]] = field(default_factory=list)
+
+    async def ask(self, region: str, call: TaskCall) -> AsyncGenerator[TaskPart, None]:
+        self.asked.append((region, call))
+        answer = (self.answers.get(region) or [GrixError("no_target", "away")]).pop(0)
+        if isinstance(answer, GrixError):
+            raise answer
+        for part in answer:
+            if part.failure is not None:
+                raise GrixError(part.failure.reason, part.failure.message)
+            yield part

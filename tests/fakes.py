@@ -27,7 +27,7 @@ from serve_app.outcomes import GrixError
 from serve_app.ports import Accepted, AgentCall, Body, Failure, Frame, Head, RequestRecord, Sessions, Tail, Usage, World
 from serve_app.replies import Answer
 from serve_app.request_path import RequestPath
-from tests.fake_tasks import FakeTasks
+from tests.fake_tasks import FakeTaskPeers, FakeTasks
 
 Message = MutableMapping[str, Any]
 #: What a scripted target does next: gives a frame, raises, or (any text) hangs.
@@ -234,6 +234,7 @@ class Site:
     sees_callers: bool = True
     kept: dict[str, dict[str, Any]] = field(default_factory=dict)
     tasks: FakeTasks = field(default_factory=FakeTasks)
+    peers: FakeTaskPeers = field(default_factory=FakeTaskPeers)
 
     @property
     def app(self) -> Api:
@@ -247,7 +248,7 @@ class Site:
             return self.kept.get(request_id)
 
         rest = (1_700_000_000, self.health_key, self.sees_callers)
-        surface = Surface(self.stage.path, deep, metrics, find, self.tasks, *rest)
+        surface = Surface(self.stage.path, deep, metrics, find, self.tasks, self.peers, *rest)
         return Api(surface)
 
     async def ask(

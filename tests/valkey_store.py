@@ -12,6 +12,7 @@ from serve_app.edge import valkey
 from serve_app.edge.ports_free import free_block
 
 PASSWORD = "not-a-secret-in-a-test"
+TASK_SECRET = "no-more-a-secret-than-the-password"
 
 
 @dataclass
@@ -31,7 +32,12 @@ class Store:
     def password_file(self) -> str:
         return str(self.folder / "password")
 
+    @property
+    def task_secret_file(self) -> str:
+        return str(self.folder / "task_secret")
+
     def begin(self) -> None:
+        (self.folder / "task_secret").write_text(TASK_SECRET + "\n")
         (self.folder / "password").write_text(PASSWORD + "\n")
         self.server = valkey.start(self.port, PASSWORD, self.folder / "valkey.log", self.folder, {}, tasks=self.tasks)
 

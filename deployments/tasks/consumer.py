@@ -24,9 +24,9 @@ from autoscale.ray_policy import SETTING
 from serve_app.core.tasks import TaskClass
 from serve_app.edge.region_tasks import BusOfRegion
 from serve_app.edge.serve_metrics import ServeMeter
-from serve_app.edge.task_bus import FAILURES
 from serve_app.edge.task_chat import ChatTask
 from serve_app.edge.task_results import TaskResults
+from serve_app.edge.task_store import FAILURES
 from serve_app.edge.task_watch import TaskWatch
 from serve_app.edge.task_worker import Result, TaskWorker, Work
 from serve_app.edge.tasks_app import GRACE_S
@@ -46,7 +46,7 @@ class RouterCall:
         self._handle: DeploymentHandle | None = None
 
     async def __call__(
-        self, tenant: str, body: bytes, request_id: str, traceparent: str
+        self, tenant: str, body: bytes, request_id: str, headers: Mapping[str, str]
     ) -> tuple[int, Mapping[str, str], bytes]:
         if self._handle is None:
             found = await asyncio.to_thread(serve.get_deployment_handle, "Router", ROUTER_APP)
@@ -54,7 +54,7 @@ class RouterCall:
             self._handle = found.options(
                 method_name="run_task", request_serialization="pickle", response_serialization="pickle"
             )
-        response = self._handle.remote(tenant, body, request_id, traceparent)
+        response = self._handle.remote(tenant, body, request_id, headers)
         ended = False
         try:
             answer: tuple[int, Mapping[str, str], bytes] = await response
@@ -95,13 +95,12 @@ class BusAdapter(TaskProcessorAdapter):
         """Begins to work, or goes on with another bus; on the loop that works.
 
         Raises:
-            OSError: when the password file cannot be read.
+            OSError: when the file of the password or of the secret cannot be read.
         """
         self._slots = slots
         leave = functools.partial(self._end_worker, 0.0)
         if await self._of_region.configure(region, leave) or self._worker is None:
             if self._of_region.bus is None:
-                log.warning("region %s has no Redis: nobody works at its tasks", region["name"])
                 return
             assert self._handler is not None
             watch = TaskWatch(region["name"], self._class, self._meter, time.monotonic)
@@ -129,8 +128,8 @@ class BusAdapter(TaskProcessorAdapter):
             bus = self._of_region.bus
             try:
                 if bus is not None:
-                    if not told and (policy := await bus.evicts()) is not None:
-                        log.error("Redis may throw tasks away: maxmemory-policy is %s, set noeviction", policy)
+                    for how in [] if told else await bus.loses():
+                        log.error("Redis loses tasks %s", how)
                     told = True
                     await watch.look(bus)
             except FAILURES:
@@ -192,7 +191,8 @@ class TaskRunner:
     async def reconfigure(self, user_config: dict[str, Any]) -> None:
         region = user_config["region"]
         place = region["tasks"].get("results")
-        self._chat = ChatTask(self._call, user_config["agent"], None if place is None else TaskResults(place))
+        results = None if place is None else TaskResults(place)
+        self._chat = ChatTask(self._call, user_config["agent"], results, user_config["engine_limit_s"])
         self._scaling = {SETTING + name: float(value) for name, value in user_config["scaling"].items()}
         slots = user_config["scaling"]["slots_per_replica"]
         await self._adapter.configure(region, float(user_config["limit_s"]), slots)

@@ -34,6 +34,7 @@ def begin(record: dict[str, Any], folder: Path, port: int, *, tasks: bool) -> No
         "started_unix_s": server.started_unix_s,
         "url": server.url,
         "password_file": str(password_file.resolve()),
+        "log": tasks,
     }
 
 
@@ -41,7 +42,18 @@ def use(record: dict[str, Any], serve_config: dict[str, Any]) -> None:
     """Tells the region's Routers of it."""
     from serve_app.edge import serve_config as rendered
 
-    rendered.use_redis(serve_config, record["redis"]["url"], record["redis"]["password_file"])
+    redis = record["redis"]
+    rendered.use_redis(serve_config, redis["url"], redis["password_file"], log=redis["log"])
+
+
+def use_task_secret(folder: Path, serve_config: dict[str, Any]) -> None:
+    """Tells Routers and workers the region's secret for tasks. It stays from start to start, as tasks do."""
+    from serve_app.edge import serve_config as rendered
+
+    file = folder / "task_secret"
+    if not file.exists():
+        write_private(file, secrets.token_hex(32))
+    rendered.use_task_secret(serve_config, str(file.resolve()))
 
 
 def end(record: dict[str, Any]) -> list[int]:

@@ -156,6 +156,7 @@ def _start(
         region_redis.begin(record, home.region(name), cluster.redis_port, tasks=region.tasks is not None)
         home.remember(record)
         region_redis.use(record, serve_config)
+    region_redis.use_task_secret(home.region(name), serve_config)
     if lines is not None:
         links.lead(lines, name, record["listen"])
     process = clusters.start(cluster, record, home)

@@ -68,8 +68,19 @@ def _of_class(one: dict[str, Any], first: bool) -> tuple[object, ...]:
     return (one["running"], one["workers"], one["slots"]) if first else ("", "", "")
 
 
+def _all_dead(client: Client) -> list[dict[str, Any]]:
+    """Page by page; a letter that slips to the next page meanwhile, because a newer one came, is told once."""
+    rows: dict[str, dict[str, Any]] = {}
+    offset: int | None = 0
+    while offset is not None:
+        page = _good(client.ask("GET", f"/grix/tasks/dead?offset={offset}"), "dead letters")
+        rows |= {row["key"]: row for row in page["data"]}
+        offset = page["next_offset"]
+    return list(rows.values())
+
+
 def _dead(args: argparse.Namespace) -> int:
-    rows = _good(_client().ask("GET", "/grix/tasks/dead"), "dead letters")["data"]
+    rows = _all_dead(_client())
     if args.json:
         out_json(rows)
         return OK

@@ -163,6 +163,8 @@ class Table:
     admission: AdmissionRules = field(default_factory=AdmissionRules)
     #: Who works at tasks, by class; nobody where the region takes none.
     task_agents: Mapping[TaskClass, str] = field(default_factory=dict)
+    #: Other regions that take tasks of this one, with their zones, in the order of the federation.
+    task_regions: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
     @property
     def own_agents(self) -> Mapping[str, Agent]:

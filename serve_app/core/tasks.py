@@ -19,7 +19,8 @@ PRIORITIES: Final[tuple[Priority, ...]] = ("high", "normal")
 #: Nothing happens to a task in one of these, unless an operator replays it.
 ENDED: Final[frozenset[State]] = frozenset({"done", "failed", "cancelled"})
 
-#: A task that failed is tried again after so long, once for each; then it is a dead letter.
+#: How long a task waits after its 1st, 2nd and 3rd failure. Each wait is followed by an attempt: there is the first one
+#: and at most three more, then it is a dead letter.
 RETRY_AFTER_S: Final = (1.0, 5.0, 30.0)
 MOST_ATTEMPTS: Final = 1 + len(RETRY_AFTER_S)
 #: Of the tasks that are taken while both kinds wait, so many are normal ones at least.
@@ -86,10 +87,21 @@ class NewParts:
 
 @dataclass(frozen=True, slots=True)
 class Submitted:
-    """``conflict``: the id is that of a task with another input. ``full``: of tasks, or of this tenant's."""
+    """``conflict``: the id is that of a task with another input. ``full``: of tasks, or of this tenant's. ``region``
+    is where a task was sent that is ``elsewhere``."""
 
-    how: Literal["new", "known", "conflict", "full", "tenant_full"]
+    how: Literal["new", "known", "conflict", "full", "tenant_full", "elsewhere"]
     state: State | None
+    region: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """A note that a task is in ``region``; ``None``: it is in this one. ``nonce`` tells it from a later note."""
+
+    region: str | None
+    is_new: bool
+    nonce: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +124,14 @@ class Task:
     message: str | None
     #: Of a task in parts, how many have not ended; ``None`` for every other one.
     left: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DeadPage:
+    """Some dead letters, the newest first; ``next_offset`` is where the others begin, ``None``: there are none."""
+
+    letters: tuple[Task, ...]
+    next_offset: int | None
 
 
 @dataclass(frozen=True, slots=True)

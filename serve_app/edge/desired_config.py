@@ -18,7 +18,7 @@ from serve_app.core.preempt import Ceiling
 from serve_app.edge.fleet_documents import parsed
 from serve_app.edge.private_file import write_private
 from serve_app.edge.serve_apps import Apps, all_same, differing, in_force, unlike
-from serve_app.edge.serve_config import render, use_redis
+from serve_app.edge.serve_config import render, use_redis, use_task_secret
 from serve_app.edge.serve_rest import AppStatus, ServeRest, statuses
 
 log = logging.getLogger("ray.serve")
@@ -73,18 +73,27 @@ def rendered_with(user_config: Mapping[str, Any], documents: str) -> dict[str, A
     listens and dials already would have to be started anew, and on one machine they are reached through a relay.
 
     Raises:
-        ConfigError, ValueError: documents that are none.
+        ConfigError, ValueError: documents that are none, or tasks in a region whose own Redis would lose them.
         LookupError: the region is not in them, or carries no agent.
         ModelError: a local model is missing.
     """
     config = parsed(documents)
     began = schema.Federation.model_validate(user_config["federationDocument"])
     again = dict(user_config["again"])
-    redis = again.pop("redis", None)
+    redis, secret = again.pop("redis", None), again.pop("task_secret", None)
     config = replace(config, federation=_where_it_was(config, began))
-    rendered = render(config, user_config["region"]["name"], **again)
+    name = user_config["region"]["name"]
+    rendered = render(config, name, **again)
     if redis is not None:
-        use_redis(rendered, redis["url"], redis["passwordFile"])
+        region = config.federation.region(name)
+        if region is not None and region.tasks is not None and not redis["log"]:
+            raise ValueError(
+                f"region {name}: tasks: its own Redis was started without them, with less room and no log on disk: a "
+                f"restart would lose every task; allowed: grix down {name}, then grix up {name} with tasks"
+            )
+        use_redis(rendered, redis["url"], redis["passwordFile"], log=redis["log"])
+    if secret is not None:
+        use_task_secret(rendered, secret)
     return rendered
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,10 +22,13 @@ from serve_app.edge.identity import Identity
 from serve_app.edge.peer_calls import PeerCalls, Served
 from serve_app.edge.peer_client import PeerLink
 from serve_app.edge.peer_server import PeerServer
+from serve_app.edge.peer_tasks import PeerTasks
 from serve_app.edge.protos.grix_pb2_grpc import add_PeerServicer_to_server
 from serve_app.edge.wire_calls import MOST_PEER_BYTES
 from serve_app.outcomes import GrixError
 from serve_app.ports import AgentCall, Agents, Clock, Failure, Head, Limits, Packet, Tail
+from serve_app.task_desk import Tasks
+from serve_app.task_forward import TaskCall, TaskPart
 
 log = logging.getLogger("ray.serve")
 
@@ -86,6 +90,7 @@ class Gateway:
     exchange: Exchange
     limits: Callable[[], Limits]
     keep_session: Callable[[str, bytes], None]
+    tasks: Tasks
     clock: Clock
     jitter: Callable[[], float]
     #: A state of the RegionAgent's older than this is told with its age.
@@ -151,6 +156,7 @@ class Gateway:
             calls=PeerCalls(
                 lambda: self.plan.served, self.agents, self.limits, self.clock, self.keep_session, self._tried
             ),
+            tasks=PeerTasks(lambda: self.plan.served, self.tasks),
             watch_of=lambda peer: self._heard.get(peer),
             state=self._own.now,
             beat_s=lambda: self.plan.beat_s,
@@ -273,6 +279,18 @@ class Gateway:
             failure = Failure(error.reason, error.message, error.param, error.retry_after_s)
             tail = Tail(error.status.outcome, failure=failure)
             yield (tail,) if begun else (Head(failure=failure), tail)
+
+    async def task(self, peer: str, call: TaskCall) -> AsyncGenerator[TaskPart, None]:
+        """What a peer answers about a task of its own; a failure is one of the parts."""
+        link = self._links.get(peer)
+        try:
+            if link is None:
+                raise GrixError("no_target", f"Region {peer} cannot be dialled from here.")
+            async with aclosing(link.task(call)) as parts:
+                async for part in parts:
+                    yield part
+        except GrixError as error:
+            yield TaskPart(failure=Failure(error.reason, error.message, error.param, error.retry_after_s))
 
     async def drain(self) -> None:
         """Ends: new calls go elsewhere, those that run may end within the total limit."""

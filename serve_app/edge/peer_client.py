@@ -6,8 +6,9 @@ import asyncio
 import logging
 import math
 from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeVar
 
 import grpc
 
@@ -19,13 +20,17 @@ from serve_app.edge.protos.grix_pb2_grpc import PeerStub
 from serve_app.edge.tls_faults import fault_of
 from serve_app.edge.wire import WireError, beat_message, beat_of
 from serve_app.edge.wire_calls import MOST_PEER_BYTES, call_message, packet_of
+from serve_app.edge.wire_tasks import part_of, task_message
 from serve_app.outcomes import GrixError, Reason
 from serve_app.ports import AgentCall, Body, Clock, Packet, Tail
+from serve_app.task_forward import TaskCall, TaskPart
 
 log = logging.getLogger("ray.serve")
 
 #: A peer that has not admitted a call by then is not asked any longer.
 ACCEPT_LIMIT_S: Final = 1.0
+#: What is asked about a task is answered after a few steps of the peer's Redis.
+TASK_LIMIT_S: Final = 10.0
 #: Between two tries to reach a peer: at most, and at least this share of it.
 BACKOFF_S: Final = 1.0
 BACKOFF_RATIO: Final = 0.3
@@ -39,7 +44,17 @@ _REASONS: Final[dict[grpc.StatusCode, Reason]] = {
     grpc.StatusCode.CANCELLED: "replica_lost",
     grpc.StatusCode.DEADLINE_EXCEEDED: "total_timeout",
     grpc.StatusCode.PERMISSION_DENIED: "no_target",
+    # An older peer has no tasks to be asked about.
+    grpc.StatusCode.UNIMPLEMENTED: "no_target",
 }
+
+
+T = TypeVar("T")
+
+
+def _begins(packet: Packet) -> bool:
+    """Whether an answer is under way: of a whole one nothing comes between its head and its end."""
+    return any(isinstance(frame, Body | Tail) for frame in packet)
 
 
 @dataclass(slots=True)
@@ -213,25 +228,51 @@ class PeerLink:
         Raises:
             GrixError: ``no_target`` at once when the peer is not heard, ``peer_silent`` or ``replica_lost``.
         """
-        if self._silent or self.watch.silent_s is None:
-            raise GrixError("no_target", f"Region {self.peer.name} cannot be reached.")
+        self._check_heard()
         try:
             message = call_message(call)
         except WireError as error:
             raise GrixError("body_too_large", f"The request is too large for another region: {error}") from None
         assert call.origin is not None
         stream = self._now().stub.Call(message, timeout=call.origin.deadline_s)
+        received = self._received(stream, packet_of, self.accept_limit_s, _begins)
+        async with aclosing(received) as packets:
+            async for packet in packets:
+                yield packet
+
+    async def task(self, call: TaskCall) -> AsyncGenerator[TaskPart, None]:
+        """What the peer answers about a task of its own.
+
+        Raises:
+            GrixError: ``no_target`` when it was not asked, else as :meth:`call`.
+        """
+        self._check_heard()
+        try:
+            message = task_message(call)
+        except WireError as error:
+            raise GrixError("body_too_large", f"The request is too large for another region: {error}") from None
+        received = self._received(self._now().stub.Task(message), part_of, TASK_LIMIT_S, lambda part: True)
+        async with aclosing(received) as parts:
+            async for part in parts:
+                yield part
+
+    def _check_heard(self) -> None:
+        if self._silent or self.watch.silent_s is None:
+            raise GrixError("no_target", f"Region {self.peer.name} cannot be reached.")
+
+    async def _received(
+        self, stream: Any, read: Callable[[Any], T], limit_s: float | None, begins: Callable[[T], bool]
+    ) -> AsyncGenerator[T, None]:
+        """What comes over a stream, the first within a limit; its end with a reason where it is no good one."""
         self._calls.add(stream)
-        packets = aiter(stream)
-        begun, limit_s = False, self.accept_limit_s
+        messages, begun = aiter(stream), False
         try:
             while not begun:
-                packet = await self._patiently(packets, limit_s)
-                # Of a whole answer nothing comes between its head and its end.
-                begun, limit_s = any(isinstance(frame, Body | Tail) for frame in packet), None
-                yield packet
-            while (more := await self._more(packets)) is not None:
-                yield more
+                one = read(await self._patiently(messages, limit_s))
+                begun, limit_s = begins(one), None
+                yield one
+            while (more := await self._more(messages)) is not None:
+                yield read(more)
         except grpc.aio.AioRpcError as error:
             reason = _REASONS.get(error.code(), "upstream_failed")
             log.warning("call to %s failed: %s: %a", self.peer, error.code().name, (error.details() or "")[-300:])
@@ -248,25 +289,25 @@ class PeerLink:
             self._calls.discard(stream)
             stream.cancel()
 
-    async def _patiently(self, packets: Any, limit_s: float | None) -> Packet:
-        """The next packet, within a limit and as long as the peer is heard."""
+    async def _patiently(self, messages: Any, limit_s: float | None) -> Any:
+        """The next message, within a limit and as long as the peer is heard."""
         patience = asyncio.timeout(limit_s)
         try:
             async with patience:
                 self._waiting.add(patience)
-                return packet_of(await anext(packets))
+                return await anext(messages)
         except TimeoutError:
             raise GrixError("peer_silent", f"Region {self.peer.name} fell silent.") from None
         finally:
             self._waiting.discard(patience)
 
-    async def _more(self, packets: Any) -> Packet | None:
-        """The next packet of a call that is under way, or ``None`` at its end."""
+    async def _more(self, messages: Any) -> Any | None:
+        """The next message of a call that is under way, or ``None`` at its end."""
         patience = asyncio.timeout(None)
         try:
             async with patience:
                 self._under_way[patience] = self.clock.now_s()
-                return packet_of(await anext(packets))
+                return await anext(messages)
         except StopAsyncIteration:
             return None
         except TimeoutError:

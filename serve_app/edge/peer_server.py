@@ -15,10 +15,12 @@ from serve_app.core.reports import RegionState
 from serve_app.edge.beats import BeatLine, Watch
 from serve_app.edge.door import Door, Refused
 from serve_app.edge.peer_calls import PeerCalls, Served
+from serve_app.edge.peer_tasks import PeerTasks
 from serve_app.edge.protos import grix_pb2 as pb
 from serve_app.edge.protos.grix_pb2_grpc import PeerServicer
 from serve_app.edge.wire import WireError, beat_message, beat_of
 from serve_app.edge.wire_calls import call_of, packet_message
+from serve_app.edge.wire_tasks import part_message, task_call_of
 from serve_app.ports import Clock
 
 log = logging.getLogger("ray.serve")
@@ -31,6 +33,7 @@ class PeerServer(PeerServicer):  # type: ignore[misc]
     door: Door
     served: Callable[[], Served]
     calls: PeerCalls
+    tasks: PeerTasks
     watch_of: Callable[[str], Watch | None]
     state: Callable[[], RegionState | None]
     beat_s: Callable[[], float]
@@ -39,7 +42,7 @@ class PeerServer(PeerServicer):  # type: ignore[misc]
 
     def drain(self) -> None:
         """New calls are sent elsewhere and beats end; calls that run go on."""
-        self.calls.draining = True
+        self.calls.draining = self.tasks.draining = True
         self._ending.set()
 
     async def Call(self, request: pb.CallRequest, context: Any) -> AsyncIterator[pb.Packet]:
@@ -52,6 +55,17 @@ class PeerServer(PeerServicer):  # type: ignore[misc]
         async with aclosing(self.calls.run(peer, call)) as packets:
             async for packet in packets:
                 yield packet_message(packet)
+
+    async def Task(self, request: pb.TaskRequest, context: Any) -> AsyncIterator[pb.TaskPart]:
+        """Answers about a task of this region."""
+        peer = await self._peer(context)
+        try:
+            call = task_call_of(request)
+        except WireError as error:
+            await self._abort(context, grpc.StatusCode.INVALID_ARGUMENT, peer, str(error))
+        async with aclosing(self.tasks.run(peer, call)) as parts:
+            async for part in parts:
+                yield part_message(part)
 
     async def Beat(
         self, request_iterator: AsyncIterator[pb.BeatMessage], context: Any

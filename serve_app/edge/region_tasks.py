@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from serve_app.core.tasks import ClassStats, Event, NewParts, NewTask, State, Submitted, Task, TaskClass
-from serve_app.edge.task_bus import FAILURES, TaskBus, connect
+from cluster_configs.kind_tasks import Tasks
+from serve_app.core.tasks import ClassStats, DeadPage, Event, NewParts, NewTask, Sent, State, Submitted, Task, TaskClass
+from serve_app.edge.task_bus import TaskBus
+from serve_app.edge.task_seals import Seals, read_secret
+from serve_app.edge.task_store import FAILURES, connect
 from serve_app.outcomes import GrixError
 
 T = TypeVar("T")
+
+log = logging.getLogger("ray.serve")
 
 #: Tasks and workers are counted again after so long.
 COUNTED_S: Final = 1.0
@@ -34,24 +40,32 @@ class BusOfRegion:
 
     def __init__(self) -> None:
         self.bus: TaskBus | None = None
-        self._opened: tuple[str, str | None, int] | None = None
+        self._opened: tuple[object, ...] | None = None
 
     async def configure(self, region: Mapping[str, Any], leave: Callable[[], Awaitable[None]] | None = None) -> bool:
         """Takes a region's ``name``, ``redis`` and ``tasks``; on the loop that serves. Whether the bus is another one.
 
+        There is none in a region without a Redis, or whose tasks have no secret.
+
         ``leave`` is awaited before the bus that was there is closed.
 
         Raises:
-            OSError: when the password file cannot be read. Nothing has changed then.
+            OSError: when the file of the password or of the secret cannot be read. Nothing has changed then.
         """
-        redis, made, opened = region.get("redis"), None, None
-        if redis is not None and region.get("tasks") is not None:
+        redis, tasks, made, opened = region.get("redis"), region.get("tasks"), None, None
+        secret = (tasks or {}).get("secretFile")
+        if tasks is not None and (redis is None or secret is None):
+            log.warning("region %s has no redis, or no tasks.secretFile: it takes no tasks", region["name"])
+        elif tasks is not None and redis is not None:
             file = redis.get("passwordFile")
-            # The file's time tells a password that was changed in place.
-            opened = (redis["url"], file, Path(file).stat().st_mtime_ns if file else 0)
+            # Files' times tell a password or a secret that was changed in place.
+            limit_s = Tasks.model_validate(tasks).read_limit_s
+            files = ((one, Path(one).stat().st_mtime_ns if one else 0) for one in (file, secret))
+            opened = (redis["url"], limit_s, *files)
             if opened == self._opened:
                 return False
-            made = TaskBus(connect(redis["url"], file), region["name"])
+            client, seals = connect(redis["url"], file, limit_s), Seals(read_secret(secret))
+            made = TaskBus(client, region["name"], seals, read_limit_s=limit_s)
         before, self.bus, self._opened = self.bus, made, opened
         if before is not None:
             if leave is not None:
@@ -94,14 +108,23 @@ class RegionTasks:
     async def cancel(self, task_id: str) -> State | None:
         return await _asked(self._bus().cancel(task_id))
 
+    async def send(self, task_id: str, tenant: str, region: str) -> Sent:
+        return await _asked(self._bus().send(task_id, tenant, region))
+
+    async def unsend(self, task_id: str, tenant: str, sent: Sent) -> None:
+        await _asked(self._bus().unsend(task_id, tenant, sent))
+
+    async def sent(self, task_id: str) -> str | None:
+        return await _asked(self._bus().sent(task_id))
+
     async def stats(self) -> Mapping[TaskClass, ClassStats]:
         now_s = time.monotonic()
         if self._counted is None or now_s - self._counted[0] > COUNTED_S:
             self._counted = (now_s, await _asked(self._bus().stats()))
         return self._counted[1]
 
-    async def dead(self) -> list[Task]:
-        return await _asked(self._bus().dead())
+    async def dead(self, offset: int, limit: int) -> DeadPage:
+        return await _asked(self._bus().dead(offset, limit))
 
     async def replay(self, task_id: str) -> bool:
         return await _asked(self._bus().replay(task_id))

@@ -52,6 +52,7 @@ def router_config(
         "region": region.model_dump(mode="json", by_alias=True, exclude_none=True),
         "engines": dict(engines),
         "elsewhere": sorted(elsewhere),
+        "taskRegions": {r.name: list(r.residency) for r in others if r.tasks and r.accepts_spill and r.gateway},
         "documents": bundle(config),
         "openAccess": open_access,
         "logLevel": "INFO",
@@ -129,8 +130,11 @@ def priorities_of(config: Config, agents: Mapping[str, schema.AgentPolicy]) -> d
     return found
 
 
-def use_redis(rendered: dict[str, Any], url: str, password_file: str) -> None:
-    """Names a Redis in a rendered config whose Federation names none: the one that starts with the region."""
+def use_redis(rendered: dict[str, Any], url: str, password_file: str, *, log: bool) -> None:
+    """Names a Redis in a rendered config whose Federation names none: the one that starts with the region.
+
+    ``log``: it writes down what it holds.
+    """
     redis = {"url": url, "passwordFile": password_file}
     for app in rendered["applications"]:
         for deployment in app["deployments"]:
@@ -138,7 +142,19 @@ def use_redis(rendered: dict[str, Any], url: str, password_file: str) -> None:
             if "region" in user_config:
                 user_config["region"] = {**user_config["region"], "redis": redis}
             if "again" in user_config:
-                user_config["again"]["redis"] = redis
+                user_config["again"]["redis"] = {**redis, "log": log}
+
+
+def use_task_secret(rendered: dict[str, Any], file: str) -> None:
+    """Names a secret in a rendered config whose region has tasks and names none; the region may get tasks later."""
+    for app in rendered["applications"]:
+        for deployment in app["deployments"]:
+            user_config = deployment["user_config"]
+            tasks = user_config.get("region", {}).get("tasks")
+            if tasks is not None:
+                user_config["region"] = {**user_config["region"], "tasks": {"secretFile": file, **tasks}}
+            if "again" in user_config:
+                user_config["again"]["task_secret"] = file
 
 
 def render(

@@ -15,49 +15,48 @@ All keys begin with ``grix:{REGION}:tasks``:
 * ``:buried`` hash, dead letters so far by ``CLASS/REASON``;
 * ``:e:ID`` stream, what happened to a task, the last 256 events;
 * ``:bell:CLASS`` list, one token a task that came, for workers that sleep;
-* ``:workers:CLASS`` sorted set, workers by their last beat, and ``:w:OWNER`` hash, what each one carries.
+* ``:workers:CLASS`` sorted set, workers by their last beat, and ``:w:OWNER`` hash, what each one carries;
+* ``:gate`` string, what a worker's token has to hash to;
+* ``:at:ID`` string, the region that a task was sent to and a nonce; ``:sent:TENANT`` sorted set, a tenant's of them.
 
 A result is stored in the step that takes the task out of its stream. A worker whose claim was lost, because it was
 silent or its task was cancelled, can store nothing. So a task may run more than once, and has one result.
+
+A task without the seal of :mod:`serve_app.edge.task_seals` is a dead letter instead of being run.
 """
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
+import logging
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Final, cast
 
 from redis.asyncio import Redis
-from redis.exceptions import OutOfMemoryError, RedisError
+from redis.exceptions import OutOfMemoryError
 
 from serve_app.core.tasks import (
-    CLASSES,
     MOST_ATTEMPTS,
-    ClassStats,
     DeadReason,
-    Event,
     NewParts,
     NewTask,
     Priority,
+    Sent,
     State,
     Submitted,
-    Task,
     TaskClass,
 )
-from serve_app.edge import redis_client, task_scripts, task_side_scripts
-from serve_app.edge.task_rows import task_of
+from serve_app.edge import task_scripts, task_side_scripts
+from serve_app.edge.task_jobs import Bounds, Job, Nothing
+from serve_app.edge.task_seals import Seals
+from serve_app.edge.task_store import READ_LIMIT_S, WORKER_COUNTS_S, TaskStore
 
-FAILURES: Final = (TimeoutError, RedisError, OSError)
+log = logging.getLogger("ray.serve")
+
 #: A worker that was silent for so long has lost its tasks; it beats every :data:`BEAT_S`.
 CLAIM_HOLDS_S: Final = 30.0
 BEAT_S: Final = 5.0
-#: A worker counts for so long after its last beat.
-WORKER_COUNTS_S: Final = 30.0
-CALL_LIMIT_S: Final = 5.0
-CONNECTIONS: Final = 16
 
 _SCRIPTS: Final = {
     "SUBMIT": task_scripts.SUBMIT,
@@ -69,61 +68,14 @@ _SCRIPTS: Final = {
     "CANCEL": task_side_scripts.CANCEL,
     "DEAD": task_side_scripts.DEAD,
     "STATS": task_side_scripts.STATS,
+    "SEND": task_side_scripts.SEND,
+    "UNSEND": task_side_scripts.UNSEND,
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Bounds:
-    """What a region keeps at most. Inputs and results together leave the embedded Redis room for sessions."""
-
-    tasks: int = 10_000
-    tasks_of_tenant: int = 2_000
-    #: One tenant has a quarter of it at most.
-    input_bytes: int = 64 << 20
-    results: int = 10_000
-    result_ttl_s: float = 86_400.0
-    result_bytes: int = 64 << 20
-    dead: int = 1_000
-    dead_ttl_s: float = 7 * 86_400.0
-    dead_bytes: int = 32 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """A task that a worker holds. ``silent_s``: how long the worker before it was not heard of, if it was lost."""
-
-    id: str
-    claim: str
-    tenant: str
-    task_class: TaskClass
-    priority: Priority
-    input: str
-    attempts: int
-    silent_s: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class Nothing:
-    """No task to take; ``due_s`` is when the next retry is due."""
-
-    due_s: float | None
-
-
-def connect(url: str, password_file: str | None) -> Redis:
-    """A client whose connections may wait for a task.
-
-    Raises:
-        OSError: when the password file cannot be read.
-    """
-    return redis_client.connect(
-        url,
-        password_file,
-        connections=CONNECTIONS,
-        wait_limit_s=CALL_LIMIT_S,
-        answer_limit_s=2 * CALL_LIMIT_S,
-        # What somebody else put into a stream must not break those who read it.
-        undecodable="replace",
-    )
+def _sealed(task: NewTask | Job) -> tuple[str, str, str, str, str]:
+    """What of a task its seal is of."""
+    return task.id, task.tenant, task.task_class, task.priority, task.input
 
 
 def _digest(*texts: str) -> str:
@@ -131,34 +83,37 @@ def _digest(*texts: str) -> str:
     return hashlib.sha256("\n".join(texts).encode()).hexdigest()
 
 
-class TaskBus:
+class TaskBus(TaskStore):
     """One region's tasks. Every method raises one of :data:`FAILURES` while Redis is away."""
 
     def __init__(
-        self, client: Redis, region: str, *, bounds: Bounds | None = None, claim_holds_s: float = CLAIM_HOLDS_S
+        self,
+        client: Redis,
+        region: str,
+        seals: Seals,
+        *,
+        bounds: Bounds | None = None,
+        claim_holds_s: float = CLAIM_HOLDS_S,
+        read_limit_s: float = READ_LIMIT_S,
     ) -> None:
-        self._client = client
-        self._prefix = f"grix:{{{region}}}:tasks"
+        super().__init__(client, region, _SCRIPTS, read_limit_s)
+        self._seals = seals
         self._bounds = bounds or Bounds()
         self._holds_ms = int(claim_holds_s * 1000)
-        self._scripts = {name: client.register_script(text) for name, text in _SCRIPTS.items()}
-
-    async def close(self) -> None:
-        await self._client.aclose()
-
-    async def _run(self, name: str, *args: str | int | float) -> Any:
-        async with asyncio.timeout(CALL_LIMIT_S):
-            return await cast(Any, self._scripts[name](keys=[self._prefix], args=args))
 
     async def submit(self, task: NewTask) -> Submitted:
-        asked = (task.id, task.tenant, task.task_class, task.priority, task.input)
-        return await self._submitted("SUBMIT", *asked, _digest(task.priority, task.input), *self._limits())
+        asked = _sealed(task)
+        marks = self._seals.of(*asked), self._seals.gate
+        return await self._submitted("SUBMIT", *asked, _digest(task.priority, task.input), *self._limits(), *marks)
 
     async def fan_out(self, task: NewParts) -> Submitted:
         """Submits a task in parts: all of them, or none."""
         digest = _digest(task.priority, *(text for part in task.parts for text in (part.id, part.input)))
-        parts = [text for part in task.parts for text in (part.id, part.task_class, part.input)]
-        return await self._submitted("FAN_OUT", task.id, task.tenant, task.priority, digest, *self._limits(), *parts)
+        seals = [self._seals.of(*_sealed(part)) for part in task.parts]
+        sealed = zip(task.parts, seals, strict=True)
+        parts = [text for part, seal in sealed for text in (part.id, part.task_class, part.input, seal)]
+        asked = (task.id, task.tenant, task.priority, digest, *self._limits(), self._seals.gate)
+        return await self._submitted("FAN_OUT", *asked, *parts)
 
     def _limits(self) -> tuple[int, int, int]:
         return self._bounds.tasks, self._bounds.tasks_of_tenant, self._bounds.input_bytes
@@ -168,32 +123,52 @@ class TaskBus:
             how, state = await self._run(script, *args)
         except OutOfMemoryError:
             return Submitted("full", None)
-        return Submitted(how, state or None)
+        return Submitted("elsewhere", None, state) if how == "elsewhere" else Submitted(how, state or None)
 
-    async def parts(self, task_id: str) -> list[Task]:
-        """The parts of a task in their order, without those that are forgotten."""
-        async with asyncio.timeout(CALL_LIMIT_S):
-            ids = await cast(Any, self._client.lrange(f"{self._prefix}:parts:{task_id}", 0, -1))
-        return await self._all(ids)
+    async def send(self, task_id: str, tenant: str, region: str) -> Sent:
+        """Notes that a task goes to another region; where it is, if it was noted before or is here.
 
-    async def _all(self, ids: Sequence[str]) -> list[Task]:
-        found = [await self.get(one) for one in ids]
-        return [task for task in found if task is not None]
+        A tenant's oldest notes make room for its new ones. One is kept as long as a dead letter.
+        """
+        nonce, bounds = secrets.token_hex(8), self._bounds
+        kept = int(bounds.dead_ttl_s * 1000), bounds.results
+        how, at = await self._run("SEND", task_id, tenant, region, nonce, *kept)
+        return Sent(at or None, how == "new", nonce)
+
+    async def unsend(self, task_id: str, tenant: str, sent: Sent) -> None:
+        """Takes a note back, unless the task was sent again meanwhile."""
+        await self._run("UNSEND", task_id, tenant, sent.nonce)
 
     async def claim(self, task_class: TaskClass, owner: str, first: Priority) -> Job | Nothing:
-        """A task to work at: one whose worker was lost, else the next of ``first``, else of the other priority."""
+        """A task to work at: one whose worker was lost, else the next of ``first``, else of the other priority.
+
+        Raises:
+            NotRegistered: for a worker that has not beaten lately, or is not of this region.
+        """
         bounds, claim = self._bounds, secrets.token_hex(8)
         kept = (bounds.results, int(bounds.result_ttl_s * 1000), bounds.result_bytes)
         dead = (bounds.dead, int(bounds.dead_ttl_s * 1000), bounds.dead_bytes)
         second: Priority = "normal" if first == "high" else "high"
-        order = (first, second, MOST_ATTEMPTS, *kept, *dead)
+        order = (first, second, MOST_ATTEMPTS, *kept, *dead, self._seals.worker_token)
+        while True:
+            got, seal = await self._claimed(task_class, owner, claim, order)
+            if isinstance(got, Nothing) or self._seals.fits(seal, *_sealed(got)):
+                return got
+            log.error("task %a is not run: its seal is not of this region", got.id[:80])
+            await self.bury(got, "bad_payload", "its seal is not of this region: whoever put it there has no secret")
+
+    async def _claimed(
+        self, task_class: TaskClass, owner: str, claim: str, order: Sequence[str | int]
+    ) -> tuple[Job | Nothing, str]:
+        """The next task and its seal, whoever put it there."""
         task_id, ms, *flat = await self._run("CLAIM", task_class, owner, claim, self._holds_ms, *order)
         if not task_id:
-            return Nothing(None if ms < 0 else ms / 1000)
+            return Nothing(None if ms < 0 else ms / 1000), ""
         row = dict(zip(flat[::2], flat[1::2], strict=True))
         silent_s = None if ms < 0 else ms / 1000
         attempts = int(row["attempts"])
-        return Job(task_id, claim, row["tenant"], task_class, row["priority"], row["input"], attempts, silent_s)
+        job = Job(task_id, claim, row["tenant"], task_class, row["priority"], row["input"], attempts, silent_s)
+        return job, row.get("seal", "")
 
     async def wait(self, task_class: TaskClass, limit_s: float) -> None:
         """Returns when a task may have come, at the latest after ``limit_s``."""
@@ -220,9 +195,13 @@ class TaskBus:
         return bool(await self._run("END", job.id, job.claim, "back", self._holds_ms) != "lost")
 
     async def beat(self, task_class: TaskClass, owner: str, slots: int, jobs: Sequence[Job]) -> frozenset[str]:
-        """Says that a worker lives, and renews its claims; the claims that it has lost."""
+        """Registers a worker for a while, and renews its claims; the claims that it has lost.
+
+        Raises:
+            NotRegistered: when it has not the token of this region.
+        """
         claims = [part for job in jobs for part in (job.id, job.claim)]
-        told = (task_class, owner, len(jobs), slots, int(WORKER_COUNTS_S))
+        told = (task_class, owner, len(jobs), slots, int(WORKER_COUNTS_S), self._seals.worker_token)
         return frozenset(await self._run("BEAT", *told, *claims))
 
     async def tell(self, job: Job, progress: str) -> None:
@@ -234,50 +213,9 @@ class TaskBus:
         state: State | None = await self._run("CANCEL", task_id)
         return state
 
-    async def get(self, task_id: str) -> Task | None:
-        async with asyncio.timeout(CALL_LIMIT_S):
-            row = await cast(Any, self._client.hgetall(f"{self._prefix}:t:{task_id}"))
-        return task_of(row) if row else None
-
-    async def events(self, task_id: str, after: str) -> list[Event]:
-        """What happened after an event; ``0`` is before the first."""
-        async with asyncio.timeout(CALL_LIMIT_S):
-            rows = await cast(Any, self._client.xrange(f"{self._prefix}:e:{task_id}", f"({after}", "+"))
-        return [Event(entry, fields["state"], fields["data"]) for entry, fields in rows]
-
-    async def dead(self, most: int = 1_000) -> list[Task]:
-        """Dead letters, the newest first."""
-        async with asyncio.timeout(CALL_LIMIT_S):
-            ids = await cast(Any, self._client.zrevrange(f"{self._prefix}:dead", 0, most - 1))
-        return await self._all(ids)
-
     async def replay(self, task_id: str) -> bool:
         """Makes a dead letter a task again; not what never was one."""
         return bool(await self._run("DEAD", task_id, "replay"))
 
     async def drop(self, task_id: str) -> bool:
         return bool(await self._run("DEAD", task_id, "drop"))
-
-    async def stats(self) -> dict[TaskClass, ClassStats]:
-        rows = await self._run("STATS", int(WORKER_COUNTS_S), *CLASSES)
-        return {
-            name: ClassStats(
-                {"high": high, "normal": normal},
-                {"high": high_ms / 1000, "normal": normal_ms / 1000},
-                *rest,
-            )
-            for name, (high, high_ms, normal, normal_ms, *rest) in zip(CLASSES, rows, strict=True)
-        }
-
-    async def buried(self) -> dict[tuple[str, str], int]:
-        """Dead letters so far, by class and reason."""
-        async with asyncio.timeout(CALL_LIMIT_S):
-            told = await cast(Any, self._client.hgetall(f"{self._prefix}:buried"))
-        return {(name.partition("/")[0], name.partition("/")[2]): int(n) for name, n in told.items()}
-
-    async def evicts(self) -> str | None:
-        """How Redis would throw tasks away when it is full; ``None``: it refuses instead, as it has to."""
-        async with asyncio.timeout(CALL_LIMIT_S):
-            told = await cast(Any, self._client.info("memory"))
-        policy = str(told.get("maxmemory_policy", "noeviction"))
-        return None if policy == "noeviction" or not told.get("maxmemory") else policy

@@ -9,8 +9,9 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from serve_app.core.admission import BATCH_INTENT
 from serve_app.edge.store_types import StoreError
-from serve_app.edge.task_bus import Job
+from serve_app.edge.task_jobs import Job
 from serve_app.edge.task_results import TaskResults
 from serve_app.edge.task_worker import NotNow, Result, TaskFailed, Work
 
@@ -19,17 +20,19 @@ INLINE_BYTES: Final = 256 * 1024
 #: Limits and full engines say when to come back; who says nothing is asked again after so long.
 COME_BACK_S: Final = 1.0
 
-#: Tenant, body, request id and traceparent, to status, lower-case headers and body.
-Call = Callable[[str, bytes, str, str], Awaitable[tuple[int, Mapping[str, str], bytes]]]
+#: Tenant, body, request id and lower-case headers, to status, lower-case headers and body.
+Call = Callable[[str, bytes, str, Mapping[str, str]], Awaitable[tuple[int, Mapping[str, str], bytes]]]
 
 
 @dataclass(frozen=True, slots=True)
 class ChatTask:
-    """Asks ``agent`` by ``call``. ``results`` is ``None`` where large results have no place."""
+    """Asks ``agent`` by ``call``. ``results`` is ``None`` where large results have no place; ``engine_limit_s`` is
+    ``None`` where the agent's own limits are enough."""
 
     call: Call
     agent: str
     results: TaskResults | None
+    engine_limit_s: float | None = None
     inline_bytes: int = INLINE_BYTES
 
     async def __call__(self, work: Work) -> Result:
@@ -42,9 +45,11 @@ class ChatTask:
         body = json.dumps({**json.loads(work.job.input), "model": self.agent}).encode()
         # The same for each attempt but for its number, so that a tool which writes can know the task by it.
         request_id = f"task:{work.job.id.replace('/', ':')}:{work.job.attempts}"
-        trace = trace_of(work.job)
+        sent = {"x-task-type": BATCH_INTENT, "traceparent": trace_of(work.job)}
+        if self.engine_limit_s is not None:
+            sent["x-grix-total-timeout"] = f"{1000 * self.engine_limit_s:.0f}ms"
         await work.reached("asked")
-        status, headers, answer = await self.call(work.job.tenant, body, request_id, trace)
+        status, headers, answer = await self.call(work.job.tenant, body, request_id, sent)
         if status == 200:
             return await self._kept(work, answer)
         error = _error(answer)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from serve_app.edge.model_store import address_of, open_store
 from serve_app.edge.store_types import Limits, retried
-from serve_app.edge.task_bus import Job
+from serve_app.edge.task_jobs import Job
 
 #: Pauses are short: a worker waits for it, and its task is tried again.
 _LIMITS = Limits(attempts=4)

@@ -30,6 +30,12 @@ local function held(name) return tonumber(redis.call('HGET', p .. ':held', name)
 local function size(id)
   return redis.call('HSTRLEN', key(id), 'input') + redis.call('HSTRLEN', key(id), 'result')
 end
+local function sent_to(id)
+  local at = redis.call('GET', p .. ':at:' .. id)
+  return at and string.match(at, '^%S+')
+end
+local function admits(token) return redis.sha1hex(token) == redis.call('GET', p .. ':gate') end
+local function stranger() return redis.error_reply('STRANGER no registered worker of this region') end
 local function ring(class)
   redis.call('RPUSH', p .. ':bell:' .. class, '1')
   redis.call('LTRIM', p .. ':bell:' .. class, 0, 255)
@@ -56,7 +62,8 @@ local function enliven(id, tenant)
   count('live_bytes', size(id)); count('live_bytes/' .. tenant, size(id))
 end
 local function unliven(id, tenant)
-  redis.call('ZREM', p .. ':live', id)
+  -- What somebody else put there was never counted.
+  if redis.call('ZREM', p .. ':live', id) == 0 then return end
   count('live', -1); count('live/' .. tenant, -1)
   count('live_bytes', -size(id)); count('live_bytes/' .. tenant, -size(id))
 end
@@ -108,12 +115,14 @@ end
 )
 
 #: ARGV: id, tenant, class, priority, input, its digest, then limits: tasks, tasks of a tenant, bytes of all inputs,
-#: of which a tenant has a quarter at most.
-#: Answers {new | known | conflict | full | tenant_full, state}.
+#: of which a tenant has a quarter at most; then the seal, and what workers' tokens are compared with from now on.
+#: Answers {new | known | conflict | full | tenant_full, state}, or {elsewhere, region}.
 SUBMIT: Final = (
     SHARED
     + """
 local id, tenant, class, priority, input = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
+local at = sent_to(id)
+if at then return {'elsewhere', at} end
 local known = get(id, 'digest', 'state')
 if known[2] then return {known[1] == ARGV[6] and 'known' or 'conflict', known[2]} end
 if held('live') >= tonumber(ARGV[7]) or held('live_bytes') + #input > tonumber(ARGV[9]) then return {'full', ''} end
@@ -121,9 +130,10 @@ if held('live/' .. tenant) >= tonumber(ARGV[8])
   or held('live_bytes/' .. tenant) + #input > tonumber(ARGV[9]) / 4 then
   return {'tenant_full', ''}
 end
+redis.call('SET', p .. ':gate', ARGV[11])
 enqueue(id, class, priority)
 redis.call('HSET', key(id), 'id', id, 'tenant', tenant, 'class', class, 'priority', priority, 'input', input,
-  'digest', ARGV[6], 'attempts', 0, 'submitted_ms', now)
+  'seal', ARGV[10], 'digest', ARGV[6], 'attempts', 0, 'submitted_ms', now)
 enliven(id, tenant)
 tell(id, 'queued')
 return {'new', 'queued'}
@@ -131,13 +141,15 @@ return {'new', 'queued'}
 )
 
 #: ARGV: class, owner, claim, how long a claim holds in ms, the priorities in the order to look at, most attempts, then
-#: what is kept: most results, their TTL in ms, their bytes, then the same of dead letters.
+#: what is kept: most results, their TTL in ms, their bytes, then the same of dead letters; then the worker's token.
+#: Fails for a worker that is not registered for the class, or has another token.
 #: Answers {id, since when another worker was silent in ms or -1, fields of the task ...}, or {'', ms until the next
 #: retry is due or -1}.
 CLAIM: Final = (
     SHARED
     + """
 local class, owner, claim, idle_ms = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
+if not admits(ARGV[14]) or redis.call('HGET', p .. ':w:' .. owner, 'class') ~= class then return stranger() end
 trim('done', ARGV[8], ARGV[9], ARGV[10])
 trim('dead', ARGV[11], ARGV[12], ARGV[13])
 for _, id in ipairs(redis.call('ZRANGEBYSCORE', p .. ':later', '-inf', now, 'LIMIT', 0, 100)) do
@@ -169,9 +181,10 @@ local function id_of(fields)
 end
 local function run(q, priority, entry, fields, silent_ms)
   local id = id_of(fields)
-  local f = id and get(id, 'state', 'entry') or {}
-  if not f[1] or f[2] ~= entry then bad(q, priority, entry, fields) return nil end
-  local attempts = redis.call('HINCRBY', key(id), 'attempts', 1)
+  local f = id and get(id, 'state', 'entry', 'class', 'priority', 'tenant', 'input', 'submitted_ms') or {}
+  local whole = f[1] and f[2] == entry and f[3] == class and f[4] == priority and f[5] and f[6] and tonumber(f[7] or '')
+  local attempts = whole and redis.pcall('HINCRBY', key(id), 'attempts', 1)
+  if type(attempts) ~= 'number' then bad(q, priority, entry, fields) return nil end
   redis.call('HSET', key(id), 'state', 'running', 'owner', owner, 'claim', claim, 'started_ms', now)
   tell(id, 'running', tostring(attempts))
   return {id, f[1] == 'running' and silent_ms or -1, unpack(redis.call('HGETALL', key(id)))}

@@ -6,16 +6,19 @@ from typing import Final
 
 from serve_app.edge.task_scripts import SHARED
 
-#: ARGV: id, tenant, priority, digest, the limits of ``SUBMIT``, then id, class and input of each part in their order.
-#: Answers as ``SUBMIT`` does. The task itself is in no stream: it has ended when its parts have.
+#: ARGV: id, tenant, priority, digest, the limits of ``SUBMIT``, what workers' tokens are compared with from now on,
+#: then id, class, input and seal of each part in their order. Answers as ``SUBMIT`` does. The task itself is in no
+#: stream: it has ended when its parts have.
 FAN_OUT: Final = (
     SHARED
     + """
 local root, tenant, priority = ARGV[1], ARGV[2], ARGV[3]
+local at = sent_to(root)
+if at then return {'elsewhere', at} end
 local known = get(root, 'digest', 'state')
 if known[2] then return {known[1] == ARGV[4] and 'known' or 'conflict', known[2]} end
-local parts, bytes = (#ARGV - 7) / 3, 0
-for i = 10, #ARGV, 3 do bytes = bytes + #ARGV[i] end
+local parts, bytes = (#ARGV - 8) / 4, 0
+for i = 11, #ARGV, 4 do bytes = bytes + #ARGV[i] end
 if held('live') + parts > tonumber(ARGV[5]) or held('live_bytes') + bytes > tonumber(ARGV[7]) then
   return {'full', ''}
 end
@@ -23,7 +26,8 @@ if held('live/' .. tenant) + parts > tonumber(ARGV[6])
   or held('live_bytes/' .. tenant) + bytes > tonumber(ARGV[7]) / 4 then
   return {'tenant_full', ''}
 end
-for i = 8, #ARGV, 3 do
+redis.call('SET', p .. ':gate', ARGV[8])
+for i = 9, #ARGV, 4 do
   local id = ARGV[i]
   -- A part may be kept for longer than its task was, a dead letter above all; it would be trimmed while it runs.
   for _, set in ipairs({'dead', 'done'}) do
@@ -31,31 +35,35 @@ for i = 8, #ARGV, 3 do
   end
   enqueue(id, ARGV[i + 1], priority)
   redis.call('HSET', key(id), 'id', id, 'tenant', tenant, 'class', ARGV[i + 1], 'priority', priority,
-    'input', ARGV[i + 2], 'root', root, 'attempts', 0, 'submitted_ms', now)
+    'input', ARGV[i + 2], 'seal', ARGV[i + 3], 'root', root, 'attempts', 0, 'submitted_ms', now)
   enliven(id, tenant)
   tell(id, 'queued')
   redis.call('RPUSH', p .. ':parts:' .. root, id)
 end
-redis.call('HSET', key(root), 'id', root, 'tenant', tenant, 'class', ARGV[9], 'priority', priority, 'state', 'running',
+redis.call('HSET', key(root), 'id', root, 'tenant', tenant, 'class', ARGV[10], 'priority', priority, 'state', 'running',
   'digest', ARGV[4], 'attempts', 0, 'submitted_ms', now, 'started_ms', now, 'left', parts)
 tell(root, 'running', parts .. ' left')
 return {'new', 'running'}
 """
 )
 
-#: ARGV: class, owner, running, slots, how long a worker counts in s, then id and claim of each task that runs. Answers
-#: the claims that no longer hold; a task may be the same worker's again, under another claim.
+#: ARGV: class, owner, running, slots, how long a worker counts in s, its token, then id and claim of each task that
+#: runs. Answers the claims that no longer hold; a task may be the same worker's again, under another claim. Registers
+#: the worker, and fails where its token is not that of the region; the first one says which that is.
 BEAT: Final = (
     SHARED
     + """
 local class, owner = ARGV[1], ARGV[2]
 -- The first write is one that a full Redis takes: who cannot renew is taken over, as a claim is never refused.
 redis.call('ZREMRANGEBYSCORE', p .. ':workers:' .. class, '-inf', now - tonumber(ARGV[5]) * 1000)
+local gate = redis.call('GET', p .. ':gate')
+if gate and not admits(ARGV[6]) then return stranger() end
+if not gate then redis.call('SET', p .. ':gate', redis.sha1hex(ARGV[6])) end
 redis.call('ZADD', p .. ':workers:' .. class, now, owner)
 redis.call('HSET', p .. ':w:' .. owner, 'class', class, 'running', ARGV[3], 'slots', ARGV[4])
 redis.call('EXPIRE', p .. ':w:' .. owner, ARGV[5])
 local gone = {}
-for i = 6, #ARGV, 2 do
+for i = 7, #ARGV, 2 do
   local f = get(ARGV[i], 'claim', 'class', 'priority', 'entry')
   if f[1] == ARGV[i + 1] then
     redis.pcall('XCLAIM', queue(f[2], f[3]), G, G, 0, f[4], 'JUSTID')
@@ -124,6 +132,38 @@ if state == 'done' then
   redis.call('HSET', key(root), 'state', 'running')
   redis.call('ZREM', p .. ':done', root)
   tell(root, 'running', 'replayed')
+end
+return 1
+"""
+)
+
+#: ARGV: id, tenant, region, nonce, how long it is kept in ms, how many of a tenant. Notes that a task goes to a region,
+#: if it is not here and is not noted to be in another one. Answers {here | known | new, region}.
+SEND: Final = (
+    SHARED
+    + """
+local id, set = ARGV[1], p .. ':sent:' .. ARGV[2]
+if get(id, 'state')[1] then return {'here', ''} end
+local before = sent_to(id)
+redis.call('SET', p .. ':at:' .. id, (before or ARGV[3]) .. ' ' .. ARGV[4], 'PX', ARGV[5])
+redis.call('ZADD', set, now, id)
+redis.call('PEXPIRE', set, ARGV[5])
+redis.call('ZREMRANGEBYSCORE', set, '-inf', now - tonumber(ARGV[5]))
+for _ = 1, math.min(100, redis.call('ZCARD', set) - tonumber(ARGV[6])) do
+  redis.call('DEL', p .. ':at:' .. redis.call('ZPOPMIN', set)[1])
+end
+return {before and 'known' or 'new', before or ARGV[3]}
+"""
+)
+
+#: ARGV: id, tenant, nonce. Takes the note with this nonce back.
+UNSEND: Final = (
+    SHARED
+    + """
+local at = redis.call('GET', p .. ':at:' .. ARGV[1])
+if at and string.match(at, '%S+$') == ARGV[3] then
+  redis.call('DEL', p .. ':at:' .. ARGV[1])
+  redis.call('ZREM', p .. ':sent:' .. ARGV[2], ARGV[1])
 end
 return 1
 """

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from serve_app.core.tasks import PRIORITIES, ClassStats, TaskClass
-from serve_app.edge.task_bus import Job, TaskBus
+from serve_app.edge.task_bus import TaskBus
+from serve_app.edge.task_jobs import Job
 
 #: Tasks that were begun within so long make the rate that the scaling policy knows.
 RATE_S: Final = 30.0

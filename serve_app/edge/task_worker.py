@@ -10,12 +10,15 @@ import asyncio
 import contextlib
 import functools
 import logging
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from serve_app.core.tasks import DeadReason, TaskClass, looks_first_at, retry_after_s
-from serve_app.edge.task_bus import BEAT_S, FAILURES, Job, Nothing, TaskBus
+from serve_app.edge.task_bus import BEAT_S, TaskBus
+from serve_app.edge.task_jobs import Job, Nothing, NotRegistered
+from serve_app.edge.task_store import FAILURES
 
 log = logging.getLogger("ray.serve")
 
@@ -28,6 +31,10 @@ CANCEL_S: Final = 5.0
 #: Who is told to come back keeps his slot for so long at most: a worker asks a region that is full no faster than that.
 SLOT_WAITS_S: Final = 5.0
 MESSAGE_CHARS: Final = 500
+
+
+def _why(error: Exception) -> str:
+    return str(error) if isinstance(error, NotRegistered) else f"Redis does not answer ({type(error).__name__})"
 
 
 class TaskFailed(Exception):
@@ -60,12 +67,21 @@ class Work:
 
     job: Job
     _bus: TaskBus
-    #: Where the work is now: what is told of it when it takes too long.
+    now_s: Callable[[], float] = time.monotonic
+    #: Where the work is now, and since when: what is told of it when it takes too long.
     at: str = "begun"
+    _since_s: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._since_s = self.now_s()
+
+    def snapshot(self) -> str:
+        """Where the work is, and how long it has been there."""
+        return f"attempt {self.job.attempts} was at: {self.at}, for {self.now_s() - self._since_s:.1f} s"
 
     async def reached(self, at: str) -> None:
         """Says how far the work is, to those who watch it; not at any price."""
-        self.at = at
+        self.at, self._since_s = at, self.now_s()
         try:
             await self._bus.tell(self.job, at)
         except FAILURES:
@@ -92,9 +108,10 @@ class TaskWorker:
     _free: asyncio.Event = field(default_factory=asyncio.Event)
     _loops: list[asyncio.Task[None]] = field(default_factory=list)
     _stopping: bool = False
+    _beaten_last: bool = False
     _claiming: asyncio.Task[Job | Nothing] | None = None
-    #: Redis failed since the last beat.
-    _unheard: bool = False
+    #: There was no beat yet, or Redis failed since the last one.
+    _unheard: bool = True
 
     @property
     def running(self) -> int:
@@ -129,6 +146,7 @@ class TaskWorker:
             task.cancel()
         if left:
             await asyncio.wait([task for _, task in left], timeout=CANCEL_S)
+        self._beaten_last = True
         self._loops[1].cancel()
         await asyncio.gather(*self._loops, return_exceptions=True)
         for job, _ in left:
@@ -149,13 +167,15 @@ class TaskWorker:
 
     async def _take_on(self) -> None:
         turn, pause_s = 0, 0.0
-        while True:
+        # A client of Redis may swallow the cancellation.
+        while not self._stopping:
             while len(self._jobs) >= self.slots:
                 self._free.clear()
                 await self._free.wait()
             try:
                 if self._unheard:
-                    # What this worker holds may have been silent for too long: nobody takes over from himself.
+                    # Who claims has registered. What this worker holds may have been silent for too long: nobody
+                    # takes over from himself.
                     await self._beat()
                 claiming = self._claiming = asyncio.create_task(
                     self.bus.claim(self.task_class, self.owner, looks_first_at(turn))
@@ -168,7 +188,7 @@ class TaskWorker:
             except FAILURES as error:
                 self._claiming, self._unheard = None, True
                 if not pause_s:
-                    log.warning("no tasks are taken: Redis does not answer (%s)", type(error).__name__)
+                    log.warning("no tasks are taken: %s", _why(error))
                 pause_s = await self._pause(pause_s)
                 continue
             pause_s = 0.0
@@ -179,12 +199,12 @@ class TaskWorker:
                 work.add_done_callback(functools.partial(self._ended, got))
 
     async def _beat_on(self) -> None:
-        while True:
+        while not self._beaten_last:
             try:
                 await self._beat()
             except FAILURES as error:
                 self._unheard = True
-                log.info("claims are not renewed: Redis does not answer (%s)", type(error).__name__)
+                log.info("claims are not renewed: %s", _why(error))
             await asyncio.sleep(self.beat_s)
 
     async def _beat(self) -> None:
@@ -209,7 +229,9 @@ class TaskWorker:
         except TaskFailed as error:
             return await self._failed(job, "refused" if error.final else "failed", str(error), final=error.final)
         except TimeoutError:
-            return await self._failed(job, "timeout", f"not done after {self.limit_s:g} s; it was at: {work.at}")
+            said = f"not done after {self.limit_s:g} s; {work.snapshot()}"
+            log.warning("task %s is begun again: %s", job.id, said)
+            return await self._failed(job, "timeout", said)
         except Exception as error:
             log.exception("task %s failed", job.id)
             return await self._failed(job, "failed", f"{type(error).__name__} at: {work.at}")

@@ -56,6 +56,7 @@ def _app(region: schema.Region, task_class: TaskClass, workers: TaskWorkers) -> 
                     "region": region.model_dump(mode="json", by_alias=True, exclude_none=True),
                     "agent": workers.agent,
                     "limit_s": region.tasks.limit_s,
+                    "engine_limit_s": region.tasks.engine_limit_s,
                     "scaling": {
                         "slots_per_replica": workers.concurrency,
                         "queue_above_ms": UP_MS,

@@ -26,6 +26,7 @@ from serve_app.edge.gateway import Gateway, Plan
 from serve_app.edge.limits import LocalLimits
 from serve_app.edge.peer_calls import Served
 from serve_app.ports import Accepted, AgentCall, Body, Frame, Head, Origin, Packet, Tail, Usage
+from tests.fake_tasks import FakeTasks
 from tests.fakes import FakeAgents, a_table
 from tests.stub_region import StubRegion, running_stub_region
 
@@ -62,8 +63,15 @@ class Peer:
         limits = LocalLimits(clock.now_s)
         self.agents = FakeAgents(list(scripts))
         self.table = a_table(region=table.Region("cloud-b", "cloud-b", frozenset(), 2.0), tenants=(TENANT,))
+        self.tasks = FakeTasks()
         self.gateway = Gateway(
-            self.agents, self.exchange, lambda: limits, lambda key, carry: None, clock, random.Random(1).random
+            self.agents,
+            self.exchange,
+            lambda: limits,
+            lambda key, carry: None,
+            self.tasks,
+            clock,
+            random.Random(1).random,
         )
 
     async def exchange(self, views: tuple[PeerView, ...]) -> RegionState:

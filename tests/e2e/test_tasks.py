@@ -21,6 +21,8 @@ from tests.valkey_store import Store
 
 #: A worker that died is replaced by another one within this time.
 TAKEOVER_S = 60.0
+#: Longer than any engine here has to work.
+ENGINE_LIMIT_S = 15.0
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +36,8 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
 @pytest.fixture(scope="module")
 def region(store: Store) -> Iterator[StubRegion]:
     redis = f"{{url: '{store.url}', passwordFile: '{store.password_file}'}}"
-    tasks = "{light: {agent: qwen-chat, minWorkers: 2, maxWorkers: 2}, heavy: {agent: qwen-doc}}"
+    more = f"engineLimit: {ENGINE_LIMIT_S:g}s, secretFile: '{store.task_secret_file}'"
+    tasks = f"{{light: {{agent: qwen-chat, minWorkers: 2, maxWorkers: 2}}, heavy: {{agent: qwen-doc}}, {more}}}"
     with running_stub_region(redis=redis, tasks=tasks) as made:
         yield made
 
@@ -98,6 +101,14 @@ def test_what_the_engine_cannot_do_is_tried_again(region: StubRegion) -> None:
     assert error["reason"] == "failed" and error["message"].startswith("upstream_failed")
     status, told = ask(region, "DELETE", "/v1/tasks/fails")
     assert (status, json.loads(told)["state"]) == (200, "cancelled")
+
+
+def test_an_engine_that_hangs_is_left_at_its_limit(region: StubRegion) -> None:
+    submit(region, "stuck", ["accepted"], ["hang"])
+    eventually(lambda: is_in(region, "stuck", "retrying"), ENGINE_LIMIT_S + 20.0, "the engine is left")
+    error = task(region, "stuck")["error"]
+    assert (error["reason"], error["message"].partition(":")[0]) == ("failed", "total_timeout")
+    assert ask(region, "DELETE", "/v1/tasks/stuck")[0] == 200
 
 
 def test_a_cancelled_task_leaves_its_engine(region: StubRegion) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from serve_app import task_api
+from serve_app import task_desk
 from serve_app.core.table import Tenant, TenantKey
 from serve_app.core.tasks import Event, Task
 from serve_app.core.tenants import hash_key
@@ -47,6 +47,7 @@ async def test_a_task_is_taken_and_told() -> None:
     assert answer.json() == {
         "id": "t1",
         "object": "task",
+        "region": "cloud-a",
         "state": "queued",
         "class": "light",
         "priority": "high",
@@ -203,7 +204,7 @@ async def test_large_results_are_made_ready_apart_and_are_in_the_output_alone(
         threads.append(call.__name__)
         return await to_thread(call, *args)
 
-    monkeypatch.setattr(task_api.asyncio, "to_thread", seen)
+    monkeypatch.setattr(task_desk.asyncio, "to_thread", seen)
     rows = (await site.ask("GET", "/v1/tasks/t1")).json()["sub_tasks"]
     told = ("x" * chars, None) if shown else (None, "/v1/tasks/t1/output")
     assert [(row["result"], row["result_uri"]) for row in rows] == [told, told]
@@ -224,9 +225,9 @@ async def test_who_watches_in_silence_looks_ever_less_often(monkeypatch: pytest.
         elif len(paused) == 7:
             site.tasks.put(replace(kept, state="done"))
 
-    api = task_api.TaskApi(None, site.tasks, str)  # type: ignore[arg-type]
-    monkeypatch.setattr(task_api.asyncio, "sleep", pause)
-    said = [chunk.split(b"\n")[1] async for chunk in api._told("acme/t1", "0")]
+    desk = task_desk.TaskDesk(a_table, site.tasks)
+    monkeypatch.setattr(task_desk.asyncio, "sleep", pause)
+    said = [chunk.split(b"\n")[1] async for chunk in desk.told("acme/t1", "0")]
     assert paused == [0.25, 0.5, 1.0, 2.0, 2.0, 0.25, 0.5]
     assert said == [b"event: queued", b"event: running", b"event: done"]
 
@@ -323,7 +324,7 @@ async def test_events_outlive_a_pause_of_their_store(monkeypatch: pytest.MonkeyP
         return await real(self, task_id, after)
 
     monkeypatch.setattr(FakeTasks, "events", shaky)
-    monkeypatch.setattr("serve_app.task_api.LOOK_S", 0.0)
+    monkeypatch.setattr("serve_app.task_desk.LOOK_S", 0.0)
     answer = await asyncio.wait_for(site.ask("GET", "/v1/tasks/t1/events"), 20.0)
     assert [event for _, event, _ in events_of(answer)] == ["queued", "done"] and looks == 3
 
@@ -345,6 +346,14 @@ async def test_operators_see_what_waits_and_what_died() -> None:
     (row,) = (await site.ask("GET", "/grix/tasks/dead", headers=OPERATOR)).json()["data"]
     assert (row["key"], row["tenant"], row["error"]["reason"]) == ("acme/t1", "acme", "failed")
     assert json.loads(row["input"]) == ASKED
+    for query in ("limit=0", "limit=101", "offset=-1", "offset=x", "offset=10000000"):
+        asked = await site.ask("GET", f"/grix/tasks/dead?{query}", headers=OPERATOR)
+        assert error_of(asked) == (400, "invalid_value", query.partition("=")[0])
+    assert (await site.ask("GET", "/grix/tasks/dead?offset=1&limit=1", headers=OPERATOR)).json() == {
+        "object": "list",
+        "data": [],
+        "next_offset": None,
+    }
     told = await site.ask("POST", "/grix/tasks/dead/acme/t1", headers=OPERATOR)
     assert told.json() == {"key": "acme/t1", "state": "replayed"} and site.tasks.kept["acme/t1"].state == "queued"
     again = await site.ask("POST", "/grix/tasks/dead/acme/t1", headers=OPERATOR)

@@ -40,6 +40,11 @@ class PeerStub:
                 request_serializer=serve__app_dot_edge_dot_protos_dot_grix__pb2.CallRequest.SerializeToString,
                 response_deserializer=serve__app_dot_edge_dot_protos_dot_grix__pb2.Packet.FromString,
                 _registered_method=True)
+        self.Task = channel.unary_stream(
+                '/grix.v1.Peer/Task',
+                request_serializer=serve__app_dot_edge_dot_protos_dot_grix__pb2.TaskRequest.SerializeToString,
+                response_deserializer=serve__app_dot_edge_dot_protos_dot_grix__pb2.TaskPart.FromString,
+                _registered_method=True)
         self.Beat = channel.stream_stream(
                 '/grix.v1.Peer/Beat',
                 request_serializer=serve__app_dot_edge_dot_protos_dot_grix__pb2.BeatMessage.SerializeToString,
@@ -53,6 +58,13 @@ class PeerServicer:
 
     def Call(self, request, context):
         """Runs one call in the serving region; the stream carries its frames.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Task(self, request, context):
+        """Asks about a task of the region that is asked: its answer is a head, then its body.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -72,6 +84,11 @@ def add_PeerServicer_to_server(servicer, server):
                     servicer.Call,
                     request_deserializer=serve__app_dot_edge_dot_protos_dot_grix__pb2.CallRequest.FromString,
                     response_serializer=serve__app_dot_edge_dot_protos_dot_grix__pb2.Packet.SerializeToString,
+            ),
+            'Task': grpc.unary_stream_rpc_method_handler(
+                    servicer.Task,
+                    request_deserializer=serve__app_dot_edge_dot_protos_dot_grix__pb2.TaskRequest.FromString,
+                    response_serializer=serve__app_dot_edge_dot_protos_dot_grix__pb2.TaskPart.SerializeToString,
             ),
             'Beat': grpc.stream_stream_rpc_method_handler(
                     servicer.Beat,
@@ -107,6 +124,33 @@ class Peer:
             '/grix.v1.Peer/Call',
             serve__app_dot_edge_dot_protos_dot_grix__pb2.CallRequest.SerializeToString,
             serve__app_dot_edge_dot_protos_dot_grix__pb2.Packet.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Task(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/grix.v1.Peer/Task',
+            serve__app_dot_edge_dot_protos_dot_grix__pb2.TaskRequest.SerializeToString,
+            serve__app_dot_edge_dot_protos_dot_grix__pb2.TaskPart.FromString,
             options,
             channel_credentials,
             insecure,

@@ -76,19 +76,27 @@ def test_what_waits_and_who_works(region: Region, capfd: pytest.CaptureFixture[s
 
 def test_dead_letters(region: Region, capfd: pytest.CaptureFixture[str]) -> None:
     row = {"key": "acme/t1", "class": "light", "attempts": 4, "error": {"reason": "failed", "message": "no luck"}}
-    region.answers = [(200, {"data": []}), (200, {"data": [row]})]
+    second = {**row, "key": "acme/t2"}
+    region.answers = [
+        (200, {"data": [], "next_offset": None}),
+        (200, {"data": [row], "next_offset": 1}),
+        # One more came meanwhile, and t1 is on this page too.
+        (200, {"data": [row, second], "next_offset": None}),
+    ]
     assert main(["tasks", "dead"]) == 0 and main(["tasks", "dead"]) == 0
     assert capfd.readouterr().out == (
         "no dead letters\n"
         "task     class  attempts  reason  message\n"
         "-------  -----  --------  ------  -------\n"
         "acme/t1  light         4  failed  no luck\n"
+        "acme/t2  light         4  failed  no luck\n"
     )
+    assert [path for _, path, _ in region.asked] == [f"/grix/tasks/dead?offset={n}" for n in (0, 0, 1)]
     region.answers = [(200, {"state": "replayed"}), (200, {"state": "dropped"}), (404, "gone")]
     assert main(["tasks", "replay", "acme/t1"]) == 0 and main(["tasks", "drop", "acme/t1"]) == 0
     assert capfd.readouterr().out == "acme/t1 replayed\nacme/t1 dropped\n"
     assert main(["tasks", "drop", "acme/t1"]) == 1 and main(["tasks", "drop", "t1"]) == 2
-    assert [(method, path) for method, path, _ in region.asked[2:]] == [
+    assert [(method, path) for method, path, _ in region.asked[3:]] == [
         ("POST", "/grix/tasks/dead/acme/t1"),
         ("DELETE", "/grix/tasks/dead/acme/t1"),
         ("DELETE", "/grix/tasks/dead/acme/t1"),

@@ -11,7 +11,7 @@ from cluster_configs.kind_federation import Region
 from cluster_configs.load import load_paths, local_paths
 from cluster_configs.table import table_of
 from serve_app.core.table import AdmissionRules, TenantLimits
-from serve_app.edge.serve_config import render, use_redis
+from serve_app.edge.serve_config import render, use_redis, use_task_secret
 
 Check = Callable[..., list[str]]
 REGION = {"name": "a", "cloud": "c", "location": "l", "gpuHourUsd": 1.0, "role": "primary"}
@@ -26,7 +26,7 @@ def tenant(limits: dict[str, int] | None) -> dict[str, Any]:
 def user_config(limits: dict[str, int] | None = None) -> dict[str, Any]:
     config = load_paths(local_paths(), {}, [tenant(limits)])
     rendered = render(config, "cloud-a", http_host="127.0.0.1", http_port=8000)
-    use_redis(rendered, "redis://127.0.0.1:1234/0", "/somewhere/password")
+    use_redis(rendered, "redis://127.0.0.1:1234/0", "/somewhere/password", log=False)
     made: dict[str, Any] = rendered["applications"][0]["deployments"][0]["user_config"]
     return made
 
@@ -55,6 +55,19 @@ def test_routers_are_told_of_redis_and_a_bundle_with_one_is_valid() -> None:
     made = user_config()
     assert made["region"]["redis"] == {"url": "redis://127.0.0.1:1234/0", "passwordFile": "/somewhere/password"}
     assert table_of(made).region.name == "cloud-a"
+
+
+def test_a_secret_of_tasks_is_named_where_there_are_tasks_and_none_is_named() -> None:
+    def user_config(**tasks: Any) -> dict[str, Any]:
+        return {"region": {"name": "a", **tasks}, "again": {}}
+
+    made = [user_config(), user_config(tasks={"limit": "1m"}), user_config(tasks={"secretFile": "/own"})]
+    deployments = [{"user_config": one} for one in [*made, {"languages": []}]]
+    use_task_secret({"applications": [{"deployments": deployments}]}, "/somewhere/secret")
+    told = [one["region"].get("tasks") for one in made]
+    assert told == [None, {"secretFile": "/somewhere/secret", "limit": "1m"}, {"secretFile": "/own"}]
+    # Who renders again later, with tasks, knows it.
+    assert [one["again"] for one in made] == [{"task_secret": "/somewhere/secret"}] * 3
 
 
 @pytest.mark.parametrize("url", ["redis://h:1", "rediss://redis.example.com:6380/3", "redis://10.0.0.5:6379"])
@@ -98,6 +111,7 @@ def test_a_password_has_no_place_in_the_address_and_is_not_repeated(check: Check
         ({"tasks": {"light": {"agent": "a", "concurrency": 65}}}, "concurrency"),
         ({"tasks": {"light": {"agent": "a"}, "limit": 30}}, "limit"),
         ({"tasks": {"light": {"agent": "a"}, "results": "/var/results"}}, "no place for results"),
+        ({"tasks": {"light": {"agent": "a"}, "secretFile": "secrets/tasks"}}, "absolute"),
         ({"tasks": {"light": {"agent": "a"}, "results": "s3://"}}, "no place for results"),
     ],
 )
@@ -109,6 +123,14 @@ def test_what_is_refused(block: dict[str, Any], wrong: str) -> None:
 @pytest.mark.parametrize(
     ("block", "fault"),
     [
+        (
+            "{light: {agent: qwen-chat}, limit: 1m, engineLimit: 2m}",
+            "tasks.engineLimit: 120s is longer than limit, 60s; allowed: as long or shorter",
+        ),
+        (
+            "{light: {agent: qwen-chat}, limit: 1s}",
+            "tasks.readLimit: 5s is longer than limit, 1s; allowed: as long or shorter",
+        ),
         ("{limit: 1m}", "tasks: nobody works at tasks; write light: {agent: NAME}, heavy: {agent: NAME} or both"),
         (
             "{heavy: {agent: a, minWorkers: 3, maxWorkers: 2}}",

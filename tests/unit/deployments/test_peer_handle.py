@@ -15,11 +15,13 @@ from serve_app.core.snapshots import Target
 from serve_app.edge import peer_client
 from serve_app.outcomes import GrixError
 from serve_app.ports import Accepted, AgentCall, Body, Failure, Frame, Head, Packet, Tail
+from serve_app.task_forward import TaskCall, TaskPart
 from tests.fakes import two_regions
 from tests.unit.deployments.test_handles import FakePackets
 
 TARGET: Target = two_regions().targets[-1]
 CALL = AgentCall("r1", "chat", "qwen-chat", {}, True, 10, 100)
+TASK = TaskCall("get", "acme", frozenset(), "t1")
 FRAMES: tuple[Packet, ...] = ((Accepted("t", "r"),), (Head(max_tokens=9), Body(b"1")), (Tail("success"),))
 
 
@@ -34,6 +36,7 @@ class Stage:
         monkeypatch.setattr(peer_handle, "running_replicas", lambda _: self.running)
         monkeypatch.setattr(peer_handle.serve, "get_deployment_handle", self.look)
         monkeypatch.setattr(peer_handle, "FIRST_LIMIT_S", 0.02)
+        monkeypatch.setattr(peer_handle, "TASK_FIRST_LIMIT_S", 0.02)
 
     def look(self, deployment: str, app: str) -> Stage:
         if not self.there:
@@ -47,6 +50,14 @@ class Stage:
     def remote(self, region: str, call: AgentCall) -> FakePackets:
         self.asked.append((region, call))
         return self.packets
+
+    async def ask(self) -> list[TaskPart] | str:
+        """What is told of a task."""
+        await self.agents.keep()
+        try:
+            return [part async for part in self.agents.ask("cloud-b", TASK)]
+        except GrixError as error:
+            return error.reason
 
     async def run(self) -> list[Frame] | str:
         await self.agents.keep()
@@ -106,3 +117,32 @@ async def test_who_leaves_cancels_the_call(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_whoever_is_nearer_to_a_silent_peer_tells_of_it_first() -> None:
     assert peer_client.ACCEPT_LIMIT_S < peer_handle.FIRST_LIMIT_S < attempts.GATEWAY_LIMIT_S
+
+
+async def test_a_task_is_asked_about_over_the_gateway(monkeypatch: pytest.MonkeyPatch) -> None:
+    head, data = TaskPart(200), TaskPart(data=b"1")
+    stage = Stage(monkeypatch, head, data)  # type: ignore[arg-type]
+    assert await stage.ask() == [head, data]
+    assert stage.asked == [("cloud-b", TASK)] and stage.packets.cancelled == 0
+
+
+@pytest.mark.parametrize(
+    ("steps", "said"),
+    [
+        ((TaskPart(failure=Failure("no_target", "away")),), "no_target"),
+        ((TaskPart(200), TaskPart(failure=Failure("peer_silent", "silent"))), "peer_silent"),
+        ((None,), "peer_silent"),
+        ((ActorDiedError(),), "replica_lost"),
+    ],
+)
+async def test_who_could_not_ask_about_a_task_says_why(
+    monkeypatch: pytest.MonkeyPatch, steps: tuple[Any, ...], said: str
+) -> None:
+    stage = Stage(monkeypatch, *steps)
+    assert await stage.ask() == said and stage.packets.cancelled == 1
+
+
+async def test_without_a_gateway_no_region_is_asked_about_a_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = Stage(monkeypatch)
+    stage.running = 0
+    assert (await stage.ask(), stage.asked) == ("no_target", [])

@@ -36,7 +36,13 @@ async def test_serve_gives_the_adapter_the_slots_and_the_handler(monkeypatch: py
     assert (adapter._class, adapter._slots, adapter._handler) == ("heavy", 3, replica.work)
     # Without settings, or in a region without a Redis, there is nothing to do.
     scaling = {"queue_above_ms": 1, "slots_per_replica": 5}
-    settings = {"region": {"name": "eu-1", "tasks": {}}, "agent": "a", "limit_s": 60, "scaling": scaling}
+    settings = {
+        "region": {"name": "eu-1", "tasks": {}},
+        "agent": "a",
+        "limit_s": 60,
+        "engine_limit_s": 30.0,
+        "scaling": scaling,
+    }
     await replica.reconfigure(settings)
     replica.check_health()
     assert replica.record_autoscaling_stats() == {"set_queue_above_ms": 1.0, "set_slots_per_replica": 5.0}

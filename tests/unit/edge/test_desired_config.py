@@ -22,7 +22,7 @@ from serve_app.edge.config_keeper import IDLE_S, LOOK_S, REFUSED_S, ConfigKeeper
 from serve_app.edge.desired_config import ConfigWriter, Desired, rendered_with
 from serve_app.edge.preemption import Preemption
 from serve_app.edge.serve_apps import by_name, steps
-from serve_app.edge.serve_config import render, use_redis
+from serve_app.edge.serve_config import render, use_redis, use_task_secret
 from serve_app.edge.serve_rest import ServeRestError
 from tests.region_fakes import FEDERATION
 
@@ -246,9 +246,24 @@ def test_addresses_certificates_and_redis_stay_where_they_were(fleet: Path) -> N
     relay = ('"127.0.0.1:7643"', '"127.0.0.1:17643"'), ('"127.0.0.1:7443"', '"127.0.0.1:17443"')
     pki = ("  regions:\n", "  pki: {folder: /srv/pki}\n  regions:\n")
     began = start(fleet, *relay, pki)
-    use_redis(began, "redis://127.0.0.1:7000", "/r/password")
+    use_redis(began, "redis://127.0.0.1:7000", "/r/password", log=False)
     made = rendered_with(user_config(began), documents(fleet))
     assert made == began
+
+
+def test_tasks_are_refused_where_the_regions_own_redis_would_lose_them(fleet: Path) -> None:
+    tasks = ("residency: [sg, jp],", "residency: [sg, jp], tasks: {light: {agent: qwen-chat}},")
+    began = start(fleet)
+    use_redis(began, "redis://127.0.0.1:7000", "/r/password", log=False)
+    with pytest.raises(ValueError, match=r"region cloud-a: tasks: .* allowed: grix down cloud-a, then grix up cloud-a"):
+        rendered_with(user_config(began), documents(fleet, tasks))
+    # One that began with tasks may lose and get them.
+    began = start(fleet, tasks)
+    use_redis(began, "redis://127.0.0.1:7000", "/r/password", log=True)
+    use_task_secret(began, "/r/secret")
+    without = rendered_with(user_config(began), documents(fleet))
+    assert not [app for app in without["applications"] if app["name"].startswith("grix-tasks")]
+    assert rendered_with(user_config(without), documents(fleet, tasks)) == began
 
 
 def test_what_documents_change_comes_into_force(fleet: Path) -> None:

@@ -69,6 +69,19 @@ def test_a_region_of_a_federation_has_one_more_app(tmp_path: Path) -> None:
     }
 
 
+def test_routers_know_which_other_regions_take_tasks_of_theirs(tmp_path: Path) -> None:
+    def known(*changes: tuple[str, str]) -> dict[str, frozenset[str]]:
+        user_config = parts(region_app(federated(tmp_path, *changes)))[0]["user_config"]
+        return dict(table_of(user_config).task_regions)
+
+    tasks = ("residency: [eu],", "residency: [eu], tasks: {light: {agent: qwen-chat}},")
+    # Not those that take nothing of others, nor this one itself.
+    edge = ("acceptsSpill: false}", "acceptsSpill: false, tasks: {light: {agent: qwen-chat}}}")
+    own = ("residency: [sg, jp],", "residency: [sg, jp], tasks: {light: {agent: qwen-chat}},")
+    assert known() == known(edge, own) == {}
+    assert known(tasks, edge, own) == {"cloud-b": frozenset({"eu"})}
+
+
 def test_without_a_coordinator_there_is_none(tmp_path: Path) -> None:
     alone = federated(tmp_path, ('  coordinator: {address: "127.0.0.1:7443"}\n', ""), (FEDERATION_B, ""))
     apps = render(alone, "cloud-a", http_host="127.0.0.1", http_port=8000)["applications"]
@@ -136,12 +149,12 @@ def test_the_facts_of_the_fleet_come_back_out_of_it(tmp_path: Path) -> None:
 
 def test_the_regions_own_redis_is_told_to_all_that_need_it(tmp_path: Path) -> None:
     made = render(federated(tmp_path), "cloud-a", http_host="127.0.0.1", http_port=8000)
-    use_redis(made, "redis://127.0.0.1:7000", "/r/password")
+    use_redis(made, "redis://127.0.0.1:7000", "/r/password", log=False)
     redis = {"url": "redis://127.0.0.1:7000", "passwordFile": "/r/password"}
     gateway, agent = parts(made["applications"][-1])
     router = made["applications"][0]["deployments"][0]
     assert [p["user_config"]["region"]["redis"] for p in (router, gateway, agent)] == [redis] * 3
-    assert agent["user_config"]["again"]["redis"] == redis
+    assert agent["user_config"]["again"]["redis"] == {**redis, "log": False}
 
 
 def test_the_control_cluster_runs_the_coordinator_and_no_http(tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ from serve_app.edge.protos.grix_pb2_grpc import PeerStub
 from serve_app.edge.wire import state_message
 from serve_app.edge.wire_calls import MOST_PEER_BYTES, call_message, packet_of
 from serve_app.ports import Accepted, AgentCall, Body, Failure, Frame, Head, Origin, Packet, Tail, Usage
+from tests.fake_tasks import FakeTasks
 from tests.fakes import FakeAgents, Step, a_table
 from tests.pki import FEDERATION, made, region, reissue
 
@@ -56,6 +57,7 @@ class Side:
     name: str
     folder: Path
     agents: FakeAgents = field(default_factory=lambda: FakeAgents([GOOD]))
+    tasks: FakeTasks = field(default_factory=FakeTasks)
     told: list[tuple[PeerView, ...]] = field(default_factory=list)
     health: str = "healthy"
     link_s: float = 10.0
@@ -64,7 +66,14 @@ class Side:
         clock = RealClock()
         limits = LocalLimits(clock.now_s)
         self.gateway = Gateway(
-            self.agents, self.exchange, lambda: limits, lambda key, carry: None, clock, random.Random(1).random, 0.1
+            self.agents,
+            self.exchange,
+            lambda: limits,
+            lambda key, carry: None,
+            self.tasks,
+            clock,
+            random.Random(1).random,
+            0.1,
         )
 
     async def exchange(self, views: tuple[PeerView, ...]) -> RegionState:

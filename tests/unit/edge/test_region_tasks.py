@@ -10,7 +10,7 @@ import pytest
 
 from serve_app.core.tasks import NewTask
 from serve_app.edge.region_tasks import BusOfRegion, RegionTasks
-from serve_app.edge.task_bus import Job
+from serve_app.edge.task_jobs import Job
 from serve_app.outcomes import GrixError
 from tests.valkey_store import Store
 
@@ -27,7 +27,8 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 def region(store: Store, **changes: Any) -> dict[str, Any]:
     redis = {"url": store.url, "passwordFile": store.password_file}
-    return {"name": "eu-1", "redis": redis, "tasks": {"light": {"agent": "a"}}, **changes}
+    tasks = {"light": {"agent": "a"}, "secretFile": store.task_secret_file}
+    return {"name": "eu-1", "redis": redis, "tasks": tasks, **changes}
 
 
 async def is_away(tasks: RegionTasks) -> bool:
@@ -46,7 +47,8 @@ async def test_tasks_are_where_the_settings_say(store: Store) -> None:
     await tasks.configure(region(store))
     assert (await tasks.submit(TASK)).how == "known"
     assert (await tasks.stats())["light"].waiting == {"high": 0, "normal": 1}
-    assert (await tasks.dead(), await tasks.replay("acme/t1"), await tasks.drop("acme/t1")) == ([], False, False)
+    assert (await tasks.dead(0, 100)).letters == ()
+    assert (await tasks.replay("acme/t1"), await tasks.drop("acme/t1")) == (False, False)
     assert [event.state for event in await tasks.events("acme/t1", "0")] == ["queued"]
     assert await tasks.cancel("acme/t1") == "cancelled"
     await tasks.configure(region(store, tasks=None))
@@ -60,11 +62,22 @@ async def test_tasks_are_where_the_settings_say(store: Store) -> None:
         await tasks.configure(region(store, redis={"url": store.url, "passwordFile": "/no-such-file"}))
 
 
+async def test_without_a_secret_there_are_no_tasks(store: Store, tmp_path: Path) -> None:
+    tasks = RegionTasks()
+    await tasks.configure(region(store, tasks={"light": {"agent": "a"}}))
+    assert await is_away(tasks)
+    short = tmp_path / "short"
+    short.write_text("x" * 31)
+    with pytest.raises(OSError, match="has 31 characters; allowed: 32 or more"):
+        await tasks.configure(region(store, tasks={"light": {"agent": "a"}, "secretFile": str(short)}))
+
+
 async def test_who_leaves_a_bus_hands_back_by_it(store: Store) -> None:
     of_region = BusOfRegion()
     await of_region.configure(region(store))
     old = of_region.bus
     assert old is not None and (await old.submit(TASK)).how == "new"
+    await old.beat("light", "w1", 1, [])
     job = await old.claim("light", "w1", "high")
     assert isinstance(job, Job)
     said: list[bool] = []

@@ -178,7 +178,7 @@ def test_router_and_detector_are_thin_and_do_their_own_admission(tmp_path: Path)
     assert app["args"] == {"detector": "deployment"}
     router, detector = app["deployments"]
     config = router.pop("user_config")
-    assert sorted(config) == ["documents", "elsewhere", "engines", "logLevel", "openAccess", "region"]
+    assert sorted(config) == ["documents", "elsewhere", "engines", "logLevel", "openAccess", "region", "taskRegions"]
     assert (config["openAccess"], config["region"]["name"]) == (False, "cloud-a")
     assert router == {
         "name": "Router",
@@ -304,7 +304,7 @@ def test_task_workers_are_there_where_the_region_asks_for_them(tmp_path: Path) -
     assert workers["graceful_shutdown_timeout_s"] == 60.0
     assert (workers["user_config"]["agent"], workers["user_config"]["limit_s"]) == ("qwen-chat", 600.0)
     assert heavy["deployments"][0]["max_ongoing_requests"] == 3
-    use_redis({"applications": list(made.values())}, "redis://127.0.0.1:1/0", "/p")
+    use_redis({"applications": list(made.values())}, "redis://127.0.0.1:1/0", "/p", log=False)
     assert workers["user_config"]["region"]["redis"] == {"url": "redis://127.0.0.1:1/0", "passwordFile": "/p"}
     table = table_of(made["grix"]["deployments"][0]["user_config"])
     assert table.task_agents == {"light": "qwen-chat", "heavy": "qwen-doc"}

@@ -14,11 +14,15 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from serve_app.core.tasks import MOST_ATTEMPTS, ClassStats, NewParts, NewTask, Submitted
-from serve_app.edge.task_bus import FAILURES, Bounds, Job, Nothing, TaskBus, connect
-from tests.valkey_store import Store
+from serve_app.core.tasks import MOST_ATTEMPTS, ClassStats, DeadPage, NewParts, NewTask, Submitted
+from serve_app.edge.task_bus import TaskBus
+from serve_app.edge.task_jobs import Bounds, Job, Nothing, NotRegistered
+from serve_app.edge.task_seals import Seals
+from serve_app.edge.task_store import FAILURES, connect
+from tests.valkey_store import TASK_SECRET, Store
 
 _REGIONS = itertools.count()
+SEALS = Seals(TASK_SECRET.encode())
 
 
 @pytest.fixture(scope="module")
@@ -47,21 +51,27 @@ async def client(store: Store) -> AsyncIterator[Redis]:
 
 @pytest.fixture
 def bus(client: Redis, region: str) -> TaskBus:
-    return TaskBus(client, region)
+    return TaskBus(client, region, SEALS)
 
 
 @pytest.fixture
 def hasty(client: Redis, region: str) -> TaskBus:
     """The same tasks for one who does not wait: a claim holds for a millisecond."""
-    return TaskBus(client, region, claim_holds_s=0.001)
+    return TaskBus(client, region, SEALS, claim_holds_s=0.001)
 
 
 def task(n: int = 0, **changes: Any) -> NewTask:
     return replace(NewTask(f"acme/t{n}", "acme", "light", "normal", json.dumps({"n": n})), **changes)
 
 
+async def look(bus: TaskBus, first: str = "high", owner: str = "w1") -> Job | Nothing:
+    """What a worker gets that has registered."""
+    await bus.beat("light", owner, 4, [])
+    return await bus.claim("light", owner, first)  # type: ignore[arg-type]
+
+
 async def take(bus: TaskBus, first: str = "high") -> Job:
-    got = await bus.claim("light", "w1", first)  # type: ignore[arg-type]
+    got = await look(bus, first)
     assert isinstance(got, Job), got
     return got
 
@@ -82,7 +92,7 @@ async def test_a_task_runs_and_has_its_result(bus: TaskBus, client: Redis, regio
     # Nothing is left of it in the stream, nor among what counts against a limit.
     assert await client.xlen(f"grix:{{{region}}}:tasks:q:light:normal") == 0
     assert await client.hgetall(f"grix:{{{region}}}:tasks:held") == {"done_bytes": "4"}
-    assert await bus.claim("light", "w1", "high") == Nothing(None)
+    assert await look(bus) == Nothing(None)
 
 
 async def test_submitted_twice_it_is_one_task(bus: TaskBus) -> None:
@@ -93,7 +103,7 @@ async def test_submitted_twice_it_is_one_task(bus: TaskBus) -> None:
     assert await bus.submit(task(input="{}")) == Submitted("conflict", "running")
     assert await bus.finish(job, "1")
     assert await bus.submit(task()) == Submitted("known", "done")
-    assert isinstance(await bus.claim("light", "w1", "high"), Nothing)
+    assert isinstance(await look(bus), Nothing)
 
 
 async def test_a_result_is_stored_once_however_often_it_is_said(bus: TaskBus) -> None:
@@ -107,7 +117,7 @@ async def test_a_result_is_stored_once_however_often_it_is_said(bus: TaskBus) ->
 async def test_a_lost_worker_is_replaced_and_cannot_store_what_it_has(bus: TaskBus, hasty: TaskBus) -> None:
     await bus.submit(task())
     first = await take(bus)
-    assert isinstance(await bus.claim("light", "w2", "high"), Nothing)
+    assert isinstance(await look(bus, owner="w2"), Nothing)
     await asyncio.sleep(0.01)
     second = await take(hasty)
     assert second.id == first.id and second.attempts == 2 and 0 < (second.silent_s or 0) < 60
@@ -148,8 +158,8 @@ async def test_what_kills_each_worker_becomes_a_dead_letter(bus: TaskBus, hasty:
     for attempt in range(1, MOST_ATTEMPTS + 1):
         assert (await take(hasty)).attempts == attempt
         await asyncio.sleep(0.01)
-    assert isinstance(await hasty.claim("light", "w1", "high"), Nothing)
-    (dead,) = await bus.dead()
+    assert isinstance(await look(hasty), Nothing)
+    (dead,) = (await bus.dead()).letters
     assert (dead.id, dead.reason, dead.attempts, dead.input) == ("acme/t0", "worker_lost", 4, '{"n": 0}')
     assert await bus.buried() == {("light", "worker_lost"): 1}
 
@@ -162,20 +172,158 @@ async def test_a_dead_letter_is_replayed_or_dropped(bus: TaskBus) -> None:
     assert job.attempts == 1
     assert await bus.bury(job, "failed", "again")
     assert await bus.drop("acme/t0") and not await bus.drop("acme/t0")
-    assert await bus.get("acme/t0") is None and await bus.dead() == []
+    assert await bus.get("acme/t0") is None and await bus.dead() == DeadPage((), None)
     # It may come again, as it is not known any more.
     assert (await bus.submit(task())).how == "new"
+
+
+def key_of(region: str, rest: str) -> str:
+    return f"grix:{{{region}}}:tasks:{rest}"
+
+
+async def inject(client: Redis, region: str, task_id: str, **fields: str) -> None:
+    """A task as somebody puts it there who has the password of the Redis and not the secret."""
+    row = {
+        "id": task_id,
+        "tenant": "acme",
+        "class": "light",
+        "priority": "normal",
+        "input": '{"n": 0}',
+        "state": "queued",
+        "attempts": "0",
+        "submitted_ms": "1",
+        **fields,
+    }
+    entry = await client.xadd(key_of(region, "q:light:normal"), {"id": task_id})
+    await client.hset(key_of(region, f"t:{task_id}"), mapping={**row, "entry": entry})
+
+
+async def test_what_has_no_seal_of_the_region_is_not_run(bus: TaskBus, client: Redis, region: str) -> None:
+    await bus.submit(task(0))
+    stolen = await client.hget(key_of(region, "t:acme/t0"), "seal")
+    assert isinstance(await look(bus), Job)
+    await inject(client, region, "acme/injected")
+    await inject(client, region, "acme/guessed", seal="0" * 64)
+    # A seal is of one task, of one tenant, of one input.
+    await inject(client, region, "acme/copied", seal=stolen or "")
+    await inject(client, region, "acme/half", attempts="many")
+    await bus.submit(task(1))
+    assert (await take(bus)).id == "acme/t1"
+    page = await bus.dead()
+    assert {(letter.id, letter.reason) for letter in page.letters if not letter.id.startswith("bad/")} == {
+        (f"acme/{name}", "bad_payload") for name in ("injected", "guessed", "copied")
+    }
+    assert len(page.letters) == 4 and not await bus.replay("acme/injected")
+    # What nobody submitted counts against nobody.
+    held = await client.hgetall(key_of(region, "held"))
+    assert (held["live"], held["live/acme"]) == ("2", "2")
+
+
+@pytest.mark.parametrize(("field", "value"), [("tenant", "ops"), ("input", '{"n": 1}'), ("priority", "high")])
+async def test_a_task_that_was_changed_is_not_run(
+    bus: TaskBus, client: Redis, region: str, field: str, value: str
+) -> None:
+    await bus.submit(task(0))
+    await client.hset(key_of(region, "t:acme/t0"), field, value)
+    assert isinstance(await look(bus), Nothing)
+    assert {letter.reason for letter in (await bus.dead()).letters} == {"bad_payload"}
+
+
+async def test_parts_have_seals_too(bus: TaskBus, client: Redis, region: str) -> None:
+    await bus.fan_out(in_parts(2))
+    await client.hset(key_of(region, "t:acme/root:0"), "input", "{}")
+    assert (await take(bus)).id == "acme/root:1"
+
+
+async def test_only_registered_workers_of_the_region_take_tasks(bus: TaskBus, client: Redis, region: str) -> None:
+    stranger = TaskBus(client, region, Seals(b"of another region, which is as long"))
+    await bus.submit(task(0))
+    with pytest.raises(NotRegistered):
+        await bus.claim("light", "w1", "high")
+    with pytest.raises(NotRegistered):
+        await stranger.beat("light", "w1", 4, [])
+    await bus.beat("light", "w1", 4, [])
+    # Neither by a name that is registered, nor for another class.
+    with pytest.raises(NotRegistered):
+        await stranger.claim("light", "w1", "high")
+    with pytest.raises(NotRegistered):
+        await bus.claim("heavy", "w1", "high")
+    assert await client.get(key_of(region, "gate")) == SEALS.gate != SEALS.worker_token
+    assert (await take(bus)).id == "acme/t0"
+
+
+async def test_a_secret_that_is_replaced_lets_the_new_workers_in(bus: TaskBus, client: Redis, region: str) -> None:
+    new = TaskBus(client, region, Seals(b"the next secret, which is as long as it"))
+    await bus.submit(task(0))
+    await bus.beat("light", "w1", 4, [])
+    await new.submit(task(1))
+    with pytest.raises(NotRegistered):
+        await bus.claim("light", "w1", "high")
+    assert (await take(new)).id == "acme/t1"
+    assert [(letter.id, letter.reason) for letter in (await new.dead()).letters] == [("acme/t0", "bad_payload")]
+
+
+async def test_a_task_is_noted_to_be_in_one_region_however_often_it_is_sent(bus: TaskBus) -> None:
+    first = await bus.send("acme/t0", "acme", "eu-1")
+    again = await bus.send("acme/t0", "acme", "eu-2")
+    assert (first.region, first.is_new, again.region, again.is_new) == ("eu-1", True, "eu-1", False)
+    assert await bus.sent("acme/t0") == "eu-1" and await bus.sent("acme/t1") is None
+    # It was sent again since, so the first one's failure does not take the note away.
+    await bus.unsend("acme/t0", "acme", first)
+    assert await bus.submit(task()) == Submitted("elsewhere", None, "eu-1")
+    await bus.unsend("acme/t0", "acme", again)
+    assert await bus.sent("acme/t0") is None and (await bus.submit(task())).how == "new"
+    here = await bus.send("acme/t0", "acme", "eu-1")
+    assert (here.region, here.is_new) == (None, False) and await bus.sent("acme/t0") is None
+
+
+async def test_parts_of_a_task_that_is_elsewhere_stay_there(bus: TaskBus) -> None:
+    await bus.send("acme/root", "acme", "eu-1")
+    assert await bus.fan_out(in_parts(2)) == Submitted("elsewhere", None, "eu-1")
+    assert await bus.get("acme/root:0") is None
+
+
+async def test_notes_of_a_tenant_are_bounded_and_end(client: Redis, region: str) -> None:
+    bus = TaskBus(client, region, SEALS, bounds=Bounds(results=2))
+    for n in range(3):
+        await bus.send(f"acme/t{n}", "acme", "eu-1")
+        await asyncio.sleep(0.002)
+    await bus.send("b/t0", "b", "eu-1")
+    assert [await bus.sent(key) for key in ("acme/t0", "acme/t1", "acme/t2", "b/t0")] == [None, *["eu-1"] * 3]
+    brief = TaskBus(client, region, SEALS, bounds=Bounds(dead_ttl_s=0.001))
+    await brief.send("c/t0", "c", "eu-1")
+    await asyncio.sleep(0.01)
+    assert await bus.sent("c/t0") is None
+    assert not await client.exists(key_of(region, "sent:c"))
+
+
+async def test_dead_letters_come_in_pages_of_bounded_size(bus: TaskBus) -> None:
+    for n in range(4):
+        await bus.submit(task(n, input="x" * 10))
+        await bus.bury(await take(bus), "failed", "no luck")
+        await asyncio.sleep(0.002)
+
+    async def page(offset: int, limit: int, most_chars: int) -> tuple[list[str], int | None]:
+        got = await bus.dead(offset, limit, most_chars)
+        return [letter.id for letter in got.letters], got.next_offset
+
+    assert await page(0, 3, 1000) == (["acme/t3", "acme/t2", "acme/t1"], 3)
+    assert await page(3, 3, 1000) == (["acme/t0"], None)
+    assert await page(0, 4, 1000) == (["acme/t3", "acme/t2", "acme/t1", "acme/t0"], None)
+    # As many as have room, and never none.
+    assert await page(0, 4, 25) == (["acme/t3", "acme/t2"], 2) and await page(1, 4, 5) == (["acme/t2"], 2)
+    assert await page(4, 4, 1000) == ([], None)
 
 
 async def test_a_retry_waits_for_its_time(bus: TaskBus) -> None:
     await bus.submit(task())
     assert await bus.retry(await take(bus), 3600.0, "failed", "no luck")
-    nothing = await bus.claim("light", "w1", "high")
+    nothing = await look(bus)
     assert isinstance(nothing, Nothing) and 3500 < (nothing.due_s or 0) <= 3600
     found = await bus.get("acme/t0")
     assert found is not None and (found.state, found.reason) == ("retrying", "failed")
     assert await bus.cancel("acme/t0") == "cancelled"
-    assert await bus.claim("light", "w1", "high") == Nothing(None)
+    assert await look(bus) == Nothing(None)
     await bus.submit(task(1))
     assert await bus.retry(await take(bus), 0.0, "failed", "no luck")
     assert (await take(bus)).attempts == 2
@@ -232,8 +380,8 @@ async def test_what_is_no_task_becomes_a_dead_letter_and_the_rest_goes_on(
     await client.xadd(f"grix:{{{region}}}:tasks:q:light:normal", fields)
     await bus.submit(task(1))
     assert [(await take(bus)).id, (await take(bus)).id] == ["acme/t0", "acme/t1"]
-    assert isinstance(await bus.claim("light", "w1", "high"), Nothing)
-    (dead,) = await bus.dead()
+    assert isinstance(await look(bus), Nothing)
+    (dead,) = (await bus.dead()).letters
     assert (dead.reason, dead.tenant, dead.state) == ("bad_payload", "", "failed")
     assert not await bus.replay(dead.id) and await bus.drop(dead.id)
 
@@ -245,12 +393,12 @@ async def test_a_stream_that_is_gone_is_made_again_with_its_tasks(bus: TaskBus, 
     await client.delete(f"grix:{{{region}}}:tasks:q:light:normal")
     assert await bus.finish(running, "1")
     assert (await take(bus)).id == "acme/t1"
-    assert isinstance(await bus.claim("light", "w1", "high"), Nothing)
+    assert isinstance(await look(bus), Nothing)
 
 
 async def test_a_group_that_is_gone_is_made_again(bus: TaskBus, client: Redis, region: str) -> None:
     await bus.submit(task())
-    await bus.claim("light", "w1", "high")
+    await look(bus)
     await client.xgroup_destroy(f"grix:{{{region}}}:tasks:q:light:normal", "workers")
     again = await take(bus)
     assert again.id == "acme/t0" and await bus.finish(again, "1")
@@ -258,40 +406,40 @@ async def test_a_group_that_is_gone_is_made_again(bus: TaskBus, client: Redis, r
 
 async def test_everything_is_bounded(client: Redis, region: str) -> None:
     small = Bounds(tasks=3, tasks_of_tenant=2, input_bytes=1000, results=2, dead=1)
-    bus = TaskBus(client, region, bounds=small)
+    bus = TaskBus(client, region, SEALS, bounds=small)
     assert [(await bus.submit(task(n))).how for n in range(3)] == ["new", "new", "tenant_full"]
     assert (await bus.submit(task(3, tenant="b", input="x" * 1001))).how == "full"
     assert [(await bus.submit(task(n, tenant="b"))).how for n in (4, 5)] == ["new", "full"]
     for _ in range(3):
         await bus.finish(await take(bus), "1")
-    await bus.claim("light", "w1", "high")
+    await look(bus)
     assert [await bus.get(f"acme/t{n}") is None for n in (0, 1, 4)] == [True, False, False]
     for n in (6, 7):
         await bus.submit(task(n))
         await bus.bury(await take(bus), "failed", "")
-    await bus.claim("light", "w1", "high")
-    assert [dead.id for dead in await bus.dead()] == ["acme/t7"]
+    await look(bus)
+    assert [dead.id for dead in (await bus.dead()).letters] == ["acme/t7"]
     # What is kept is what two results and one input have.
     held = {"done_bytes": "2", "dead_bytes": str(len('{"n": 7}'))}
     assert await client.hgetall(f"grix:{{{region}}}:tasks:held") == held
 
 
 async def test_results_go_when_there_are_too_many_bytes_of_them_or_they_are_old(client: Redis, region: str) -> None:
-    bus = TaskBus(client, region, bounds=Bounds(result_bytes=15))
+    bus = TaskBus(client, region, SEALS, bounds=Bounds(result_bytes=15))
     for n in range(2):
         await bus.submit(task(n))
         await bus.finish(await take(bus), '"ten byte"')
-    await bus.claim("light", "w1", "high")
+    await look(bus)
     assert [await bus.get(f"acme/t{n}") is None for n in (0, 1)] == [True, False]
-    old = TaskBus(client, region, bounds=Bounds(result_ttl_s=0.0))
+    old = TaskBus(client, region, SEALS, bounds=Bounds(result_ttl_s=0.0))
     await asyncio.sleep(0.002)
-    await old.claim("light", "w1", "high")
+    await look(old)
     assert await bus.get("acme/t1") is None
     assert await client.hgetall(f"grix:{{{region}}}:tasks:held") == {}
 
 
 async def test_one_tenant_has_a_quarter_of_the_bytes(client: Redis, region: str) -> None:
-    bus = TaskBus(client, region, bounds=Bounds(input_bytes=40))
+    bus = TaskBus(client, region, SEALS, bounds=Bounds(input_bytes=40))
     assert [(await bus.submit(task(n, input="x" * 6))).how for n in (0, 1)] == ["new", "tenant_full"]
     assert (await bus.fan_out(in_parts(1))).how == "tenant_full"
     assert (await bus.submit(task(2, tenant="b", input="x" * 10))).how == "new"
@@ -302,14 +450,14 @@ async def test_one_tenant_has_a_quarter_of_the_bytes(client: Redis, region: str)
 
 
 async def test_dead_letters_push_out_dead_letters_and_no_results(client: Redis, region: str) -> None:
-    bus = TaskBus(client, region, bounds=Bounds(result_bytes=15, dead_bytes=15))
+    bus = TaskBus(client, region, SEALS, bounds=Bounds(result_bytes=15, dead_bytes=15))
     await bus.submit(task(0))
     await bus.finish(await take(bus), '"ten byte"')
     for n in (1, 2):
         await bus.submit(task(n, input='"ten byte"'))
         await bus.bury(await take(bus), "failed", "no luck")
-    await bus.claim("light", "w1", "high")
-    assert await bus.get("acme/t0") is not None and [dead.id for dead in await bus.dead()] == ["acme/t2"]
+    await look(bus)
+    assert await bus.get("acme/t0") is not None and [dead.id for dead in (await bus.dead()).letters] == ["acme/t2"]
     assert await client.hgetall(f"grix:{{{region}}}:tasks:held") == {"done_bytes": "10", "dead_bytes": "10"}
 
 
@@ -319,8 +467,8 @@ async def test_a_sleeping_worker_is_woken(bus: TaskBus) -> None:
     await asyncio.wait_for(waiting, 10.0)
 
 
-async def test_the_embedded_redis_refuses_and_does_not_throw_away(bus: TaskBus) -> None:
-    assert await bus.evicts() is None
+async def test_the_embedded_redis_of_tasks_loses_none(bus: TaskBus) -> None:
+    assert await bus.loses() == []
 
 
 def in_parts(count: int) -> NewParts:
@@ -363,7 +511,7 @@ async def test_a_task_in_parts_is_cancelled_with_all_that_have_not_ended(bus: Ta
     assert await bus.cancel("acme/root") == "cancelled"
     assert [part.state for part in await bus.parts("acme/root")] == ["done", "cancelled", "cancelled"]
     assert not await bus.finish(running, "1")
-    assert isinstance(await bus.claim("light", "w1", "high"), Nothing)
+    assert isinstance(await look(bus), Nothing)
     assert (await states(bus, "acme/root"))[-1] == "cancelled"
 
 
@@ -376,27 +524,27 @@ async def test_a_part_of_its_own_is_cancelled_without_the_others(bus: TaskBus) -
 
 
 async def test_parts_come_whole_or_not_at_all_and_go_with_their_task(client: Redis, region: str) -> None:
-    bus = TaskBus(client, region, bounds=Bounds(tasks_of_tenant=2, result_ttl_s=0.0, dead_ttl_s=0.0))
+    bus = TaskBus(client, region, SEALS, bounds=Bounds(tasks_of_tenant=2, result_ttl_s=0.0, dead_ttl_s=0.0))
     assert (await bus.fan_out(in_parts(3))).how == "tenant_full"
     assert await bus.get("acme/root:0") is None
     assert (await bus.fan_out(in_parts(2))).how == "new"
     assert await bus.finish(await take(bus), "1") and await bus.bury(await take(bus), "failed", "")
     await asyncio.sleep(0.002)
-    assert isinstance(await bus.claim("light", "w1", "high"), Nothing)
+    assert isinstance(await look(bus), Nothing)
     left = [key async for key in client.scan_iter(f"grix:{{{region}}}:tasks:*")]
     names = sorted(key.partition(":tasks:")[2] for key in left)
-    assert names == ["bell:light", "buried", "q:light:high", "q:light:normal"]
+    assert names == ["bell:light", "buried", "gate", "q:light:high", "q:light:normal", "w:w1", "workers:light"]
 
 
 async def test_a_task_in_parts_that_comes_again_has_nothing_of_the_forgotten_one(client: Redis, region: str) -> None:
-    bus = TaskBus(client, region, bounds=Bounds(result_ttl_s=0.0))
+    bus = TaskBus(client, region, SEALS, bounds=Bounds(result_ttl_s=0.0))
     await bus.fan_out(in_parts(2))
     assert await bus.finish(await take(bus), "1") and await bus.bury(await take(bus), "failed", "no luck")
     await asyncio.sleep(0.002)
-    assert isinstance(await bus.claim("light", "w1", "high"), Nothing)
-    assert await bus.get("acme/root") is None and [dead.id for dead in await bus.dead()] == ["acme/root:1"]
+    assert isinstance(await look(bus), Nothing)
+    assert await bus.get("acme/root") is None and [dead.id for dead in (await bus.dead()).letters] == ["acme/root:1"]
     assert (await bus.fan_out(in_parts(2))).how == "new"
-    assert await bus.dead() == [] and not await bus.replay("acme/root:1")
+    assert (await bus.dead()).letters == () and not await bus.replay("acme/root:1")
     part = await bus.get("acme/root:1")
     assert part is not None and (part.state, part.reason, part.ended_unix_s) == ("queued", None, None)
     assert await states(bus, "acme/root:1") == ["queued"]
@@ -417,7 +565,7 @@ async def test_tasks_outlive_their_redis(tmp_path: Path, region: str) -> None:
     store = Store(tmp_path)
     store.begin()
     client = connect(store.url, store.password_file)
-    bus = TaskBus(client, region, claim_holds_s=3600.0)
+    bus = TaskBus(client, region, SEALS, claim_holds_s=3600.0)
     try:
         await bus.submit(task())
         await bus.submit(task(1))
@@ -443,17 +591,18 @@ async def test_a_full_redis_renews_claims_and_forgets_what_is_old(tmp_path: Path
     store = Store(tmp_path, tasks=False)
     store.begin()
     client = connect(store.url, store.password_file)
-    bus, old = TaskBus(client, region), TaskBus(client, region, bounds=Bounds(dead_ttl_s=0.0))
+    bus, old = TaskBus(client, region, SEALS), TaskBus(client, region, SEALS, bounds=Bounds(dead_ttl_s=0.0))
     try:
         await bus.submit(task())
         await bus.submit(task(1))
         await bus.bury(await take(bus), "failed", "no luck")
         job = await take(bus)
         await bus.beat("light", "w1", 4, [job])
+        assert await bus.loses() == ["when it ends: appendonly is no, set yes"]
         await client.setrange("grix:full", 256 << 20, "x")
         assert (await bus.submit(task(2))).how == "full"
         assert await bus.beat("light", "w1", 4, [job]) == frozenset()
-        assert await old.drop("acme/t0") and await bus.dead() == []
+        assert await old.drop("acme/t0") and await bus.dead() == DeadPage((), None)
         assert await bus.finish(job, '"ok"')
     finally:
         await client.aclose()

@@ -12,8 +12,10 @@ from typing import Any
 import pytest
 
 from serve_app.core.admission import trace_root
-from serve_app.edge.task_bus import Job
+from serve_app.core.table import Timeouts
+from serve_app.decision import shorten
 from serve_app.edge.task_chat import ChatTask, trace_of
+from serve_app.edge.task_jobs import Job
 from serve_app.edge.task_results import TaskResults
 from serve_app.edge.task_worker import NotNow, Result, TaskFailed, Work
 from serve_app.outcomes import GrixError, Reason
@@ -38,12 +40,13 @@ class Region:
 
     answers: deque[tuple[int, Mapping[str, str], bytes]]
     asked: list[tuple[str, Any, str]] = field(default_factory=list)
+    headers: list[dict[str, str]] = field(default_factory=list)
 
     async def call(
-        self, tenant: str, body: bytes, request_id: str, traceparent: str
+        self, tenant: str, body: bytes, request_id: str, headers: Mapping[str, str]
     ) -> tuple[int, Mapping[str, str], bytes]:
         self.asked.append((tenant, json.loads(body), request_id))
-        assert trace_root(traceparent) is not None
+        self.headers.append(dict(headers))
         return self.answers.popleft()
 
 
@@ -67,6 +70,17 @@ async def test_the_request_goes_to_the_agent_of_the_class_under_the_name_of_the_
     assert result == Result('{"choices": []}') and progress == ["asked"]
     body = {"messages": [], "temperature": 0, "model": "qwen-doc"}
     assert region.asked == [("acme", body, "task:acme:t1:2")]
+    assert region.headers == [{"x-task-type": "batch", "traceparent": trace_of(JOB)}]
+
+
+async def test_the_limit_of_the_engine_goes_with_the_request_and_a_late_answer_is_a_failure() -> None:
+    region, _, _ = await run(GOOD, engine_limit_s=90.5)
+    assert region.headers[0]["x-grix-total-timeout"] == "90500ms"
+    timeouts = shorten(Timeouts(total_s=600.0), region.headers[0])
+    assert timeouts.total_s == 90.5
+    with pytest.raises(TaskFailed, match=r"^total_timeout: ") as late:
+        await run(refused("total_timeout"), engine_limit_s=90.5)
+    assert not late.value.final
 
 
 def test_the_parts_of_a_task_are_one_root() -> None:

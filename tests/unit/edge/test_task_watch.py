@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from serve_app.core.tasks import ClassStats, TaskClass
-from serve_app.edge.task_bus import Job
+from serve_app.edge.task_jobs import Job
 from serve_app.edge.task_watch import TaskWatch
 
 LIGHT = ClassStats({"high": 2, "normal": 10}, {"high": 0.5, "normal": 42.0}, running=7, workers=3, slots=12)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import re
 from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
@@ -12,7 +14,7 @@ import pytest
 from redis.exceptions import ConnectionError as RedisAway
 
 from serve_app.edge import task_worker
-from serve_app.edge.task_bus import Job, Nothing
+from serve_app.edge.task_jobs import Job, Nothing
 from serve_app.edge.task_worker import NotNow, Result, TaskFailed, TaskWorker, Work
 
 
@@ -168,11 +170,22 @@ async def test_the_watchdog_ends_what_hangs_and_tells_where_it_was() -> None:
         await asyncio.Event().wait()
         raise AssertionError
 
-    bus = PlayedBus(deque([job()]))
-    assert await said_by(bus, hangs, limit_s=0.05) == [
-        ("tell", "acme/t0", "page 3"),
-        ("retry", "acme/t0", 1.0, "timeout", "not done after 0.05 s; it was at: page 3"),
-    ]
+    bus = PlayedBus(deque([job(0, 2)]))
+    told, (*retry, said) = await said_by(bus, hangs, limit_s=0.05)
+    assert told == ("tell", "acme/t0", "page 3")
+    # Its snapshot is kept with the task, and the flow begins again.
+    assert retry == ["retry", "acme/t0", 5.0, "timeout"]
+    assert re.fullmatch(r"not done after 0\.05 s; attempt 2 was at: page 3, for \d+\.\d s", said)
+
+
+async def test_a_snapshot_says_how_long_the_work_has_been_where_it_is() -> None:
+    now_s = 10.0
+    work = Work(job(0, 3), PlayedBus(), lambda: now_s)  # type: ignore[arg-type]
+    now_s = 12.0
+    assert work.snapshot() == "attempt 3 was at: begun, for 2.0 s"
+    await work.reached("asked")
+    now_s = 13.5
+    assert work.snapshot() == "attempt 3 was at: asked, for 1.5 s"
 
 
 async def test_a_task_that_hangs_does_not_hold_up_the_others() -> None:
@@ -253,7 +266,8 @@ async def test_after_redis_failed_a_worker_beats_before_it_takes_tasks(pauses: l
     async with asyncio.timeout(20.0):
         await bus.quiet.wait()
     beats.cancel()
-    assert bus.order[:2] == ["beat", "claim"]
+    # Once to register, and once more after the claim that failed.
+    assert bus.order[:3] == ["beat", "beat", "claim"]
 
 
 async def test_a_claim_that_is_under_way_when_a_worker_stops_is_handed_back() -> None:
@@ -268,6 +282,27 @@ async def test_a_claim_that_is_under_way_when_a_worker_stops_is_handed_back() ->
         bus.lets_claim.set()
         await stopping
     assert bus.said == [("hand_back", "acme/t0")]
+
+
+async def test_a_worker_ends_though_its_redis_client_swallows_the_cancellation() -> None:
+    class Swallowing(PlayedBus):
+        async def wait(self, task_class: str, limit_s: float) -> None:
+            self.quiet.set()
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.Event().wait()
+
+        async def beat(self, *told: Any) -> frozenset[str]:
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.sleep(0.001 if not self.quiet.is_set() else 3600.0)
+            return frozenset()
+
+    bus = Swallowing()
+    made = worker(bus, good, beat_s=0.001)
+    made.start()
+    async with asyncio.timeout(20.0):
+        await bus.quiet.wait()
+        await asyncio.sleep(0.01)
+        await made.stop(0.0)
 
 
 async def test_slots_that_are_changed_are_used_at_once() -> None:
