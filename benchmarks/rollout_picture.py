@@ -18,6 +18,8 @@ WORDS: Final = {
     "failed_first": "first region failed",
     "failed_later": "later region failed",
     "adopted": "documents in force everywhere",
+    "late": "a region does not take the documents",
+    "replaced": "a region does not take the documents: others applied",
 }
 
 

@@ -37,20 +37,13 @@ class SmokeTest(Block):
     own_instruction: bool = True
 
 
-#: Japanese in desu and masu, Korean in haeyo or hapsyo.
-SMOKE = (
-    SmokeTest(language="ja", ask="返品したい", markers=("です", "ます", "ください")),
-    SmokeTest(language="ko", ask="배송 기간을 알려 주세요", markers=("요", "니다")),
-)
-
-
 class Rollout(Block):
     """Steps of users in percent. A step ends after ``hold_s`` and ``min_samples`` answers of the new release, and fails
-    after ``patience_s``."""
+    after ``patience_s``. ``smoke`` are questions in place of those that the service has of its own."""
 
     steps: Annotated[Items[int], AfterValidator(_steps)] = (5, 20, 50, 100)
     hold_s: Seconds = Field(default=600.0, alias="hold")
     min_samples: Count = 50
     patience_s: Seconds = Field(default=3600.0, alias="patience")
     guards: Guards = Field(default_factory=Guards)
-    smoke: Items[SmokeTest] = SMOKE
+    smoke: Items[SmokeTest] = ()

@@ -29,8 +29,8 @@ from serve_app.edge.serve_rest import ServeRest
 
 log = logging.getLogger("ray.serve")
 
-#: Of a release's smoke tests: a few whole answers.
-SMOKE_LIMIT_S: Final = 120.0
+#: Of a release's smoke tests: whole answers, one after the other, of each agent in each language that it changes.
+SMOKE_LIMIT_S: Final = 600.0
 
 
 def _nodes(cloud: str, region: str) -> tuple[Node, ...]:

@@ -47,6 +47,9 @@ def follow(
         Failed: when it did not end well, or not within ``wait_s``.
     """
     asked, until_s = control.admin(home, config), time.monotonic() + wait_s
+    began = told["running"]
+    # A rollback of what was on its way is its abort.
+    wanted = "aborted" if began is None or began["phase"] == "reverting" else "done"
     while (running := told["running"]) is not None:
         progress.tell(line_of(running))
         if time.monotonic() > until_s:
@@ -56,8 +59,8 @@ def follow(
         time.sleep(POLL_S)
         told = control.ask(asked, "rollout_status")
     last = told["last"]
-    if last is not None and last["outcome"] == "rolled_back":
-        raise Failed(f"rollout {last['revision']} was rolled back: {last['why']}")
+    if last is not None and last["outcome"] != wanted:
+        raise Failed(f"rollout {last['revision']} was {last['outcome'].replace('_', ' ')}: {last['why']}")
     return dict(told)
 
 

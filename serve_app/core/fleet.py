@@ -224,11 +224,12 @@ class Fleet:
         nodes = self._nodes(now_s)
         new = [needs for needs in event.wanted.needs if needs not in self.wanted.needs or needs in self.held]
         faults = [said for needs in new for said in unmet(needs, nodes)]
-        if (busy := self.rollouts.busy()) is not None:
+        if not self.rollouts.gives_way and (busy := self.rollouts.busy()) is not None:
             self._out.append(busy)
         elif faults:
             self._out.append(Refused(tuple(faults)))
         elif not event.dry_run and event.wanted != self.wanted:
+            self._rolled(self.rollouts.replaced(event.who, now_s))
             self._note(event.who, "apply", "", self.wanted.revision, event.wanted.revision)
             self._want(event.wanted, self.facts.drains)
 

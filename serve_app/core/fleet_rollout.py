@@ -5,14 +5,18 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from serve_app.core.fleet_events import COORDINATOR, Refused, Roll, Steer, Wanted
 from serve_app.core.fleet_member import Member, named
-from serve_app.core.rollout import Driver, Rollout, Sight, Unfit
+from serve_app.core.rollout import Rollout, Unfit
+from serve_app.core.rollout_driver import Driver, Sight
 from serve_app.core.rollout_store import Past, history_text, rollout_text
 from serve_app.core.trial import Trial, data_of
 
-NOTHING_RUNS = "no rollout runs; begin one with: grix rollout start PATH…"
+#: Of what a region says of itself, so much is told on.
+MOST_WHY: Final = 300
+NOTHING_RUNS: Final = "no rollout runs; begin one with: grix rollout start PATH…"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +53,18 @@ class Rollouts:
             return None
         said = f"a rollout of {named(running.agents)} runs, {running.revision}, by {running.who}"
         return Refused((f"{said}; wait for its end, or take it back with: grix rollout abort",))
+
+    @property
+    def gives_way(self) -> bool:
+        """Whether other documents may be applied while it runs: a region does not take those to settle on."""
+        return self.driver is not None and self.driver.is_late
+
+    def replaced(self, who: str, now_s: float) -> Turn | None:
+        """Other documents are applied: what runs, and gives way, is over."""
+        if self.driver is None:
+            return None
+        was = self.driver.rollout.phase
+        return self._turn(who, was, self.driver.steer("replaced", who, now_s))
 
     def handle(self, event: Roll | Steer, now_s: float) -> Turn | Refused:
         """An operator's event."""
@@ -108,7 +124,10 @@ def _sight(member: Member, wanted: Wanted, now_s: float) -> Sight:
     linked = member.link is not None and member.fresh(wanted, now_s) and state is not None
     if state is None:
         return Sight(linked)
-    return Sight(linked, member.shown.drained, state.revision == wanted.revision, state.trial)
+    if state.revision == wanted.revision:
+        return Sight(linked, member.shown.drained, True, state.trial)
+    why = state.why[:MOST_WHY] if state.refused == wanted.revision else f"it has {state.revision or 'none'}"
+    return Sight(linked, member.shown.drained, False, state.trial, why)
 
 
 def _past(rollout: Rollout) -> Past:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
-from serve_app.core.pick_order import LOVED, PREFERRED, Candidate, Look, Mark, TierRank, drawn, ease, groups_of, late_of
+from serve_app.core.pick_order import Candidate, Look, Mark, TierRank, drawn, ease, groups_of, late_of, tier_of
 from serve_app.core.retry import MAX_ATTEMPTS
 from serve_app.core.scorers import SCORERS, Scene, rendezvous, wait_ms_of
 from serve_app.core.snapshots import Snapshot, Target
@@ -124,15 +124,6 @@ def _unfit(target: Target, wish: Wish, zones: frozenset[str] | None) -> str | No
     return None
 
 
-def _tier(target: Target, preferred: str | None, loved: str | None) -> TierRank:
-    """preferredCloud, then languageAffinity, then price."""
-    if preferred is not None and target.cloud == preferred:
-        return PREFERRED
-    if loved is not None and loved in (target.cloud, target.region):
-        return LOVED
-    return (2, target.gpu_hour_usd)
-
-
 def _scores(
     targets: Sequence[Target],
     wish: Wish,
@@ -230,10 +221,10 @@ def choose(
     loved, cloud = wish.agent.language_affinity.get(wish.language), wish.preferred_cloud
     zones = allowed_zones(wish.tenant, wish.data_class)
     usable, dropped, away_now = _sifted(snapshot, wish, zones, blocked)
-    out = [(t, why, _tier(t, cloud, loved)) for t, why in dropped]
+    out = [(t, why, tier_of(t, cloud, loved)) for t, why in dropped]
     waits_ms = [wait_ms_of(t) for t in usable]
     marks = _marks(usable, wish, waits_ms, in_flight)
-    ranks = [_tier(t, cloud, loved) for t in usable]
+    ranks = [tier_of(t, cloud, loved) for t in usable]
     ease(usable, ranks, marks, wish.session, draw)
     scored: dict[int, tuple[float, tuple[float, ...]]] = {}
     order: list[int] = []
@@ -250,7 +241,7 @@ def choose(
         order.remove(first)
         order.insert(0, first)
     # Of those that are out only for now stable facts speak too, whatever their load and health are.
-    away = [(t, _tier(t, cloud, loved)) for t in away_now]
+    away = [(t, tier_of(t, cloud, loved)) for t in away_now]
     best = min([*ranks, *[rank for _, rank in away]], default=None)
     preferred = [t.region for t, rank in zip(usable, ranks, strict=True) if rank == best]
     return Choice(

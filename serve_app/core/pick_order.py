@@ -24,6 +24,15 @@ LOVED: Final[TierRank] = (1, 0.0)
 _HEADROOM: Final = tuple(SCORERS).index("headroom")
 
 
+def tier_of(target: Target, preferred: str | None, loved: str | None) -> TierRank:
+    """preferredCloud, then languageAffinity, then price."""
+    if preferred is not None and target.cloud == preferred:
+        return PREFERRED
+    if loved is not None and loved in (target.cloud, target.region):
+        return LOVED
+    return (2, target.gpu_hour_usd)
+
+
 class Candidate(NamedTuple):
     """One target with what was thought of it: ``dropped`` names the filter that took it out.
 

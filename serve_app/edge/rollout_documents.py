@@ -11,7 +11,8 @@ from cluster_configs.bundle import Config, to_documents
 from serve_app.core.fleet_events import Facts, Roll
 from serve_app.core.fleet_rollout import Rollouts
 from serve_app.core.guards import Guards
-from serve_app.core.rollout import ROLE_ORDER, Driver, Rollout, RolloutPolicy
+from serve_app.core.rollout import ROLE_ORDER, Rollout, RolloutPolicy
+from serve_app.core.rollout_driver import Driver
 from serve_app.core.rollout_store import Past, history_of, rollout_of
 from serve_app.core.trial import DATA_KINDS, with_data
 from serve_app.edge.admin_documents import AdminError, check_size

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import json
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -14,6 +15,7 @@ from serve_app.core.fleet_events import Event, Steer
 from serve_app.core.fleet_member import in_force
 from serve_app.core.rollout import Rollout
 from serve_app.core.rollout_store import Past
+from serve_app.core.taken_back import taken_back
 from serve_app.core.trial import ReleaseCount, with_data
 from serve_app.edge.admin_documents import AdminError, handed_in
 from serve_app.edge.coordinator_hub import Hub
@@ -44,7 +46,7 @@ class RolloutVerbs:
         if documents is not None:
             config = await handed_in(documents, self._federation)
         else:
-            config = await self._config_with(_text("to", to), None)
+            config = await self._config_with(_text("to", to))
         await self._roll(who, config)
         return self._answer()
 
@@ -68,7 +70,7 @@ class RolloutVerbs:
             if not running.goes_back:
                 await self._told(Steer(who, "abort"))
             return self._answer()
-        config = await self._config_with(None if to is None else _text("to", to), name)
+        config = await self._config_back(name, None if to is None else _text("to", to))
         await self._roll(who, config, is_back=True, why=f"rollback of {name} by {who}")
         return self._answer()
 
@@ -103,22 +105,40 @@ class RolloutVerbs:
             raise AdminError("the documents have faults", tuple(map(str, error.faults))) from None
         await self._told(event)
 
-    async def _config_with(self, to: str | None, agent: str | None) -> Config:
-        """The documents in force, with templates and routes of a release that is kept: the one before by default."""
+    async def _config_with(self, to: str) -> Config:
+        """The documents in force, with templates and routes of a release that is kept."""
+        releases = kept(self._hub.fleet.rollouts.history, None)
+        data = releases[one_of(releases, to)]
+        return await self._config_of(with_data(to_documents(await asyncio.to_thread(self._now)), data))
+
+    async def _config_back(self, agent: str, to: str | None) -> Config:
+        """The documents in force, with what an agent's release is made of as it was before the last rollout that
+        changed it, or as the release has it that is named.
+
+        Raises:
+            AdminError: where more than that would change, by name.
+        """
         history = self._hub.fleet.rollouts.history
-        releases = kept(history, agent)
-        if to is None:
+        now = to_documents(await asyncio.to_thread(self._now))
+        if to is not None:
+            releases = kept(history, agent)
+            made = taken_back(agent, now, json.loads(releases[one_of(releases, to)]))
+        else:
             forward = (p for p in reversed(history) if p.outcome == "done" and not p.is_back)
-            before = next((p for p in forward if agent in p.agents), None)
-            if before is None:
+            last = next((p for p in forward if agent in p.agents), None)
+            if last is None:
                 raise AdminError(
                     "refused", (f"agent: no earlier release of {agent} is kept; see grix rollout history",)
                 )
-            data = before.before
-        else:
-            data = releases[one_of(releases, to)]
+            made = taken_back(agent, now, json.loads(last.before), json.loads(last.data))
+        if made.faults:
+            way = "take it back with grix apply" if to is not None else f"name a release: grix rollback {agent} --to"
+            raise AdminError("refused", tuple(f"{fault}, and would change with it; {way}" for fault in made.faults))
+        return await self._config_of(made.documents)
+
+    async def _config_of(self, documents: Sequence[Mapping[str, Any]]) -> Config:
         try:
-            return await asyncio.to_thread(config_of, with_data(to_documents(self._now()), data))
+            return await asyncio.to_thread(config_of, documents)
         except ConfigError as error:
             raise AdminError("its documents no longer fit", tuple(map(str, error.faults))) from None
 

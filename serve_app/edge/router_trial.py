@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from cluster_configs.faults import ConfigError
 from cluster_configs.table import table_with
 from serve_app.core.rules import same_language
-from serve_app.core.smoke import ASKER, to_ask, wrong_answer, wrong_instruction
+from serve_app.core.smoke import ASKER, to_ask, wrong_answer, wrong_before
 from serve_app.core.snapshots import Snapshot
 from serve_app.core.table import Table
 from serve_app.core.tenants import Caller
@@ -95,15 +95,19 @@ class RouterTrial:
             return None
         mine = tuple(t for t in world.snapshot.targets if t.region == table.region.name and not t.canary)
         own = World(table, replace(world.snapshot, targets=mine, tried=None))
-        here, faults = replace(path, world=lambda: own), []
-        for test in to_ask(documents, table):
-            fault = wrong_instruction(test, table)
-            if not fault:
-                request_id = f"smoke-{revision}-{test.language}"
-                answer = await here.run("chat", Caller(ASKER), test.body, test.headers, request_id)
+        here, asked = replace(path, world=lambda: own), to_ask(documents, world.table, table)
+        every = {test.language: test for tests in asked.values() for test in tests}
+        wrong = {code: fault for code, test in sorted(every.items()) if (fault := wrong_before(test, table))}
+        faults = list(wrong.values())
+        for agent, tests in asked.items():
+            for test in tests:
+                if test.language in wrong:
+                    continue
+                request_id = f"smoke-{revision}-{agent}-{test.language}"
+                answer = await here.run("chat", Caller(ASKER), test.body(agent), test.headers, request_id)
                 if answer.status in BUSY:
                     return None
                 assert isinstance(answer.body, bytes)
-                fault = wrong_answer(test, answer.status, answer.body, table)
-            faults += [fault] if fault else []
+                if fault := wrong_answer(test, answer.status, answer.body, table):
+                    faults.append(f"{agent}: {fault}")
         return faults

@@ -8,7 +8,8 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from serve_app.core.rollout import TABLE, Driver, Rollout, RolloutPolicy, Sight, Unfit
+from serve_app.core.rollout import TABLE, Rollout, RolloutPolicy, Unfit
+from serve_app.core.rollout_driver import Driver, Sight
 from serve_app.core.rollout_store import Past, history_of, history_text, rollout_of, rollout_text
 from serve_app.core.trial import ReleaseCount, TrialReport, is_tried_on
 
@@ -21,13 +22,14 @@ PLACES = st.lists(st.integers(0, 2**64 - 1), min_size=1, max_size=20)
 EVENTS = st.lists(
     st.sampled_from(["good", "bad", "away", "late", "kill", "pause", "resume", "abort"]), min_size=1, max_size=60
 )
+UNRULY = st.lists(st.sampled_from(["good", "refuses", "late", "kill", "abort"]), min_size=1, max_size=60)
 
 
-def sights(now: Rollout, *, bad: bool = False, linked: bool = True) -> dict[str, Sight]:
+def sights(now: Rollout, *, bad: bool = False, linked: bool = True, has_it: bool = True) -> dict[str, Sight]:
     counts = (ReleaseCount("chat", NEW, 5, failed=5 if bad else 0),)
     smoke = "failed" if bad else "passed"
     report = TrialReport(now.revision, now.move, 0, smoke, "no", counts)  # type: ignore[arg-type]
-    return {name: Sight(linked, False, now.is_settling, report) for name in REGIONS}
+    return {name: Sight(linked, False, now.is_settling and has_it, report) for name in REGIONS}
 
 
 def one(driver: Driver, event: str, now_s: float) -> Driver:
@@ -40,7 +42,8 @@ def one(driver: Driver, event: str, now_s: float) -> Driver:
         if event in ("pause", "resume", "abort"):
             driver.steer(event, "ops", now_s)  # type: ignore[arg-type]
         else:
-            driver.look(sights(driver.rollout, bad=event == "bad", linked=event != "away"), now_s)
+            bad, linked, has_it = event == "bad", event != "away", event != "refuses"
+            driver.look(sights(driver.rollout, bad=bad, linked=linked, has_it=has_it), now_s)
     except Unfit:
         assert event not in TABLE[driver.rollout.phase]
     return driver
@@ -82,6 +85,17 @@ def test_wherever_it_is_killed_a_good_release_gets_through_once_it_is_let(events
             now_s += 11.0
             driver = one(driver, "good", now_s)
     assert driver.rollout.phase == "done"
+
+
+@settings(deadline=None)
+@given(UNRULY)
+def test_a_region_that_refuses_the_documents_never_brings_back_a_release_that_is_taken_back(events: list[str]) -> None:
+    start = replace(START, phase="adopting", is_back=True)
+    driver, now_s = Driver(start, 0.0), 0.0
+    for event in events:
+        now_s += 5000.0 if event == "refuses" else 11.0
+        driver = one(driver, event, now_s)
+        assert "abort" in events or driver.rollout.phase in ("adopting", "done")
 
 
 @settings(deadline=None)

@@ -6,9 +6,13 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from benchmarks.rollout_picture import mermaid
-from serve_app.cli import rollout
+from serve_app.cli import control, rollout
 from serve_app.cli.drill_release import changed
+from serve_app.cli.say import Failed, Progress
+from serve_app.cli.state import Home
 from serve_app.core.rollout import TABLE
 
 README = Path(__file__).parents[3] / "README.md"
@@ -57,6 +61,35 @@ def test_what_is_over_is_a_line_with_its_reason() -> None:
     assert rollout.history_text([PAST]) == line
     assert rollout.text_of({"running": None, "last": PAST}) == f"no rollout runs; the last: {line}"
     assert rollout.history_text([]) == "no rollout was begun"
+
+
+@pytest.mark.parametrize(
+    ("began", "outcome", "said"),
+    [
+        ("smoke", "done", ""),
+        ("smoke", "aborted", "rollout r2 was aborted: no"),
+        ("smoke", "rolled_back", "rollout r2 was rolled back: no"),
+        ("adopting", "aborted", "rollout r2 was aborted: no"),
+        # A rollback of what is on its way is its abort.
+        ("reverting", "aborted", ""),
+        (None, "aborted", ""),
+    ],
+)
+def test_who_waits_for_a_rollout_fails_when_it_ends_otherwise_than_asked(
+    began: str | None, outcome: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    over = {"running": None, "last": {**PAST, "outcome": outcome, "why": "no"}}
+    told = over if began is None else {"running": {**RUNNING, "phase": began}, "last": None}
+    monkeypatch.setattr(control, "admin", lambda *_: None)
+    monkeypatch.setattr(control, "ask", lambda *_: over)
+    monkeypatch.setattr(rollout, "POLL_S", 0.0)
+    home = Home(Path("/nowhere"))
+    if not said:
+        assert rollout.follow(told, 9.0, home, None, Progress()) == over
+        return
+    with pytest.raises(Failed) as caught:
+        rollout.follow(told, 9.0, home, None, Progress())
+    assert str(caught.value) == said
 
 
 def test_drift_is_a_table_or_a_sentence() -> None:

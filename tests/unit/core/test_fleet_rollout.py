@@ -11,7 +11,8 @@ from serve_app.core.fleet_drift import drift_of
 from serve_app.core.fleet_events import Apply, Audit, KnownRegion, Refused, Restore, Roll, Steer, Tick, Wanted
 from serve_app.core.fleet_rollout import Rollouts
 from serve_app.core.reports import Plan
-from serve_app.core.rollout import Driver, Rollout, RolloutPolicy
+from serve_app.core.rollout import Rollout, RolloutPolicy
+from serve_app.core.rollout_driver import Driver
 from serve_app.core.rollout_store import history_of, rollout_of
 from serve_app.core.trial import ReleaseCount, Stage, TrialReport
 from tests.unit.core.test_fleet import World, audits, plans, state, target, up
@@ -161,6 +162,55 @@ def test_a_rollback_tells_all_regions_at_once_and_waits_for_their_documents() ->
     assert plan.documents == BEFORE.documents and json.loads(plan.trial.data)[0]["spec"] == {"system": "old"}
     assert through(world) == [("", "done")]
     assert history_of(world.fleet.facts.history)[-1].why == "rollback of chat by ops"
+
+
+def adopting(*, is_back: bool = False) -> World:
+    """Every region is to have the documents, and b refuses them."""
+    world = up(BEFORE)
+    for name in "ab":
+        world.report(name, replace(state(name), revision="r1"))
+    world.do(Tick())
+    policy = replace(POLICY, patience_s=5.0)
+    world.do(Roll(replace(ROLLOUT, phase="adopting", is_back=is_back, policy=policy), AFTER, BEFORE))
+    return world
+
+
+def refuse(world: World, beats: int) -> list[Audit]:
+    told = []
+    for _ in range(beats):
+        does(world, "a")
+        does(
+            world, "b", revision="r1", refused=world.fleet.wanted.revision, why="revision r2 is refused: no such agent"
+        )
+        told += audits(world.beat(), "rollout")
+    return told
+
+
+def test_a_region_that_refuses_the_documents_holds_nobody_up_for_longer_than_a_step() -> None:
+    world = adopting()
+    assert refuse(world, 2) == []
+    driver = world.fleet.rollouts.driver
+    assert driver is not None
+    assert driver.waits == "documents are not in force yet in b (revision r2 is refused: no such agent)"
+    turns = refuse(world, 8)
+    assert [turn.after for turn in turns] == ["reverting", "aborted"]
+    assert turns[-1].why == "not in force after 5 s in b (revision r2 is refused: no such agent)"
+    assert last_plan(world).documents == BEFORE.documents and last_plan(world).trial is None
+    assert not any(isinstance(e, Refused) for e in world.do(Apply("ops", replace(BEFORE, revision="r9"))))
+
+
+def test_a_rollback_that_a_region_refuses_goes_on_until_other_documents_are_applied() -> None:
+    world = adopting(is_back=True)
+    assert isinstance(world.do(Apply("ops", replace(BEFORE, revision="r9")))[0], Refused)
+    assert refuse(world, 8) == []
+    trial = last_plan(world).trial
+    assert trial is not None and trial.stages == {"a": Stage(100), "b": Stage(100)}
+    # Another rollout waits for its end; documents that the region takes are its end.
+    assert isinstance(world.do(ROLL)[0], Refused)
+    effects = world.do(Apply("eve", replace(BEFORE, revision="r9")))
+    assert [(turn.after, turn.why) for turn in audits(effects, "rollout")] == [("aborted", "replaced by eve")]
+    (plan,) = plans(effects)
+    assert (plan.revision, plan.trial, world.fleet.facts.rollout) == ("r9", None, "")
 
 
 def test_a_backup_brings_no_rollout_back() -> None:

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from serve_app.core.guards import Guards, breach
-from serve_app.core.rollout import ENDED, TABLE, Driver, Rollout, RolloutPolicy, Sight, Stage, Unfit, after
+from serve_app.core.rollout import ENDED, TABLE, Rollout, RolloutPolicy, Stage, Unfit, after
+from serve_app.core.rollout_driver import Driver, Sight
 from serve_app.core.trial import ReleaseCount, TrialReport, first_token_class
 
 OLD, NEW = "o" * 64, "n" * 64
@@ -151,6 +152,47 @@ def test_an_abort_while_regions_adopt_takes_all_back_to_the_documents_before() -
     assert made.waits == "documents are not in force yet in cloud-a, cloud-b, edge-1"
     made.look({**seen(made, has_it=True), "edge-1": Sight(False)}, 3.0)
     assert (made.rollout.phase, made.rollout.why) == ("aborted", "abort by ops")
+
+
+REFUSES = "revision r2 is refused: no template of this language"
+
+
+def refused(made: Driver) -> dict[str, Sight]:
+    """Every region has the documents, but for cloud-b."""
+    return {**seen(made, has_it=True), "cloud-b": Sight(True, why=REFUSES)}
+
+
+def test_a_region_that_refuses_the_documents_takes_all_back_when_its_time_is_over() -> None:
+    made = driver(phase="adopting", region=2)
+    assert made.look(refused(made), 600.0) is None and not made.is_late
+    assert made.waits == f"documents are not in force yet in cloud-b ({REFUSES})"
+    assert made.look(refused(made), 601.0) is not None
+    assert (made.rollout.phase, made.rollout.why) == ("reverting", f"not in force after 600 s in cloud-b ({REFUSES})")
+    made.look(seen(made, has_it=True), 602.0)
+    assert (made.rollout.phase, made.rollout.why) == ("aborted", f"not in force after 600 s in cloud-b ({REFUSES})")
+
+
+@pytest.mark.parametrize("back", [{"phase": "adopting", "is_back": True}, {"phase": "reverting"}])
+def test_what_goes_back_stays_so_when_a_region_refuses_and_lets_others_be_applied(back: dict[str, Any]) -> None:
+    made = driver(region=2, why="rollback of chat by ops", **back)
+    assert made.look(refused(made), 600.0) is None and not made.is_late
+    assert made.look(refused(made), 601.0) is None and made.is_late
+    assert made.waits == f"documents are not in force yet in cloud-b ({REFUSES})"
+    assert set(made.rollout.stages().values()) == {Stage(100)}
+    found = made.steer("replaced", "ops", 602.0)
+    assert (found.phase, found.why, made.is_late) == ("aborted", "rollback of chat by ops; replaced by ops", False)
+
+
+def test_a_region_that_takes_the_documents_after_all_is_late_no_more() -> None:
+    made = driver(phase="adopting", is_back=True)
+    made.look(refused(made), 601.0)
+    made.look(seen(made, has_it=True), 602.0)
+    assert made.rollout.phase == "done" and not made.is_late
+
+
+def test_nobody_is_late_while_nobody_is_there() -> None:
+    made = driver(phase="adopting")
+    assert made.look({name: Sight(False) for name in made.rollout.regions}, 9999.0) is None and not made.is_late
 
 
 def test_the_last_step_of_a_region_is_judged_against_the_steps_before() -> None:

@@ -183,6 +183,30 @@ async def test_a_rollback_that_is_asked_for_again_brings_back_nothing(hub: Contr
     assert (await hub.ask("rollback", agent=agent))["running"]["phase"] == "reverting"
 
 
+async def test_a_rollback_leaves_alone_what_was_applied_since(hub: Control) -> None:
+    links = await hub.join(*REGIONS)
+    old = await applied(hub, links)
+    agent = next(a for _, a in old.expected)
+    await hub.ask("rollout_start", documents=with_template("常に敬語でお答えください。", **FAST))
+    rolled = json.loads((await through(hub, links)).documents)
+    thai = "ตอบเป็นภาษาไทยอย่างสุภาพ"
+    for document in rolled:
+        if (document["kind"], document["metadata"]["name"]) == ("PromptTemplate", "th"):
+            document["spec"]["system"] = thai
+    await hub.ask("apply", documents=rolled)
+    told = await hub.ask("rollback", agent=agent)
+    assert told["running"]["phase"] == "adopting"
+    plan = fleet(hub).plan()
+    assert thai in plan.documents and "常に敬語で" not in plan.documents
+    last = await through(hub, links)
+    # What was changed once more is not undone unseen.
+    assert thai in last.documents
+    await hub.ask("apply", documents=with_template("もう一度変えました。", **FAST))
+    said = await refusal(hub, "rollback", agent=agent)
+    assert "PromptTemplate ja: was changed once more since, and would change with it" in said
+    assert f"grix rollback {agent} --to" in said
+
+
 async def test_a_release_that_was_never_in_force_everywhere_is_not_gone_back_to(hub: Control) -> None:
     links = await hub.join(*REGIONS)
     plan = await applied(hub, links)

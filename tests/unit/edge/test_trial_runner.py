@@ -131,7 +131,10 @@ def answer(text: str) -> tuple[Any, ...]:
     ("script", "said"),
     [
         (answer("Sure, here is how."), []),
-        (answer("No."), ["en: the register is wrong: the answer has none of Sure"]),
+        (
+            answer("No."),
+            [f"{name}: en: the register is wrong: the answer has none of Sure" for name in ("qwen-chat", "qwen-doc")],
+        ),
         (refused("overloaded"), None),
     ],
 )
@@ -142,14 +145,26 @@ async def test_smoke_tests_ask_this_region_s_engines_with_the_tried_template(
     router.configure(user_config)
     tried = Tried("r2", data(user_config, "Be new."), 0)
     world = router.world(table, replace(local_snapshot(table, 1), tried=tried))
-    stage = fakes.Stage(table=table, scripts=[script])
+    stage = fakes.Stage(table=table, scripts=[script, script])
     assert await router.smoke(stage.path, world, "r1", TESTS) is None
     assert await router.smoke(stage.path, world, "r2", TESTS) == said
+    # Rules know only one of them; who has no room ends the run.
+    assert [call.model for _, call in stage.agents.calls] == ["qwen-chat", "qwen-doc"][: 1 if said is None else 2]
     assert {call.body["messages"][0]["content"] for _, call in stage.agents.calls} == {"Be new."}
     assert {target.region for target, _ in stage.agents.calls} == {"cloud-a"}
     # Nobody counts them for either release.
     router.ended(stage.journal.records[-1], table)
     assert router.counts.on(RouterReport("r")).counts == ()
+
+
+async def test_a_template_of_another_language_is_found_before_anybody_is_asked(user_config: dict[str, Any]) -> None:
+    router, table = RouterTrial(), table_of(user_config)
+    router.configure(user_config)
+    tried = Tried("r2", data(user_config, "고객에게 항상 한국어로 정중하게 답변하세요."), 0)
+    world = router.world(table, replace(local_snapshot(table, 1), tried=tried))
+    stage = fakes.Stage(table=table)
+    assert await router.smoke(stage.path, world, "r2", []) == ["en: the template's instruction is in ko"]
+    assert stage.agents.calls == []
 
 
 def test_a_router_counts_what_became_of_requests_and_keeps_users_that_it_moved_back(
