@@ -38,7 +38,7 @@ class Region:
     """Answers whatever it is asked."""
 
     def ask(self, method: str, path: str, body: Any = None) -> Reply:
-        return Reply(200, {}, {"id": "t1", "state": "queued", "data": []})
+        return Reply(200, {}, {"id": "t1", "state": "queued", "data": [], "next_offset": None})
 
 
 def _returns(told: Any) -> Callable[..., Any]:
