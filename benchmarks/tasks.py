@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
 import os
 import random
@@ -46,6 +47,8 @@ SLOTS: Final = 4
 TWICE_SHARE: Final = 0.3
 #: Nothing is told after so long without an end of a task.
 STALL_S: Final = 180.0
+#: Nothing is killed any more after so long, so that the run ends.
+FIRE_S: Final = 600.0
 #: Tasks a minute of the field report, by instances.
 FIELD_REPORT: Final = {1: 2.1, 3: 6.7, 5: 11.1}
 OVERHEAD_TASKS: Final = 30
@@ -81,17 +84,22 @@ class Scene:
             "owner": f"w{self.started}",
             "slots": self.slots,
             "claim_holds_s": self.claim_holds_s,
-            "log": str(self.folder / f"w{self.started}.jsonl"),
+            "log": str(self._log(self.started)),
         }
         command = [sys.executable, "-m", "benchmarks.tasks_worker", json.dumps(settings)]
         with (self.folder / "workers.log").open("ab") as log:
             self.workers.append(subprocess.Popen(command, stdout=log, stderr=log))
 
     def kill_worker(self, draw: random.Random) -> None:
-        """Ends one, most often without a word, and starts another."""
-        alive = [worker for worker in self.workers if worker.poll() is None]
-        draw.choice(alive).send_signal(draw.choice([signal.SIGKILL, signal.SIGKILL, signal.SIGTERM]))
-        self.add_worker()
+        """Ends one that works, most often without a word, and starts another. Killed as they start, none would work."""
+        at_work = [w for n, w in enumerate(self.workers, 1) if w.poll() is None and self._log(n).exists()]
+        if at_work:
+            draw.choice(at_work).send_signal(draw.choice([signal.SIGKILL, signal.SIGKILL, signal.SIGTERM]))
+            self.add_worker()
+
+    def _log(self, n: int) -> Path:
+        """Of the ``n``-th worker that was started, from 1; it is there from when it works."""
+        return self.folder / f"w{n}.jsonl"
 
     def restart_redis(self) -> None:
         """Kills the server; its keeper starts it again."""
@@ -154,14 +162,17 @@ async def until_ended(bus: TaskBus, ids: Sequence[str]) -> list[str]:
     return left
 
 
-async def fire(scene: Scene, draw: random.Random, kill_s: float, restart_s: float) -> None:
-    """Kills workers, and now and then the Redis, until it is cancelled."""
-    restart_at_s = time.monotonic() + restart_s
-    while True:
+async def fire(scene: Scene, bus: TaskBus, draw: random.Random, kill_s: float, restart_s: float) -> None:
+    """Kills workers, and now and then the Redis, until it is cancelled or :data:`FIRE_S` have passed."""
+    began_s = time.monotonic()
+    restart_at_s = began_s + restart_s
+    while time.monotonic() < began_s + FIRE_S:
         await asyncio.sleep(draw.uniform(0.5, 1.5) * kill_s)
         scene.kill_worker(draw)
         if time.monotonic() >= restart_at_s:
             scene.restart_redis()
+            await insist(bus.stats)
+            # From its return on: nothing is taken over soon after it.
             restart_at_s = time.monotonic() + restart_s
 
 
@@ -179,10 +190,12 @@ async def chaos(scene: Scene, tasks: int, seed: int, kill_s: float, restart_s: f
         )
         for n in range(tasks)
     ]
-    killing = asyncio.create_task(fire(scene, draw, kill_s, restart_s))
+    killing = asyncio.create_task(fire(scene, bus, draw, kill_s, restart_s))
     accepted = await submit_all(bus, asked, draw)
     lost = await until_ended(bus, sorted(accepted))
     killing.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await killing
     completed = doubled = dead = wrong = 0
     for task in asked:
         found = await insist(lambda task=task: bus.get(task.id))

@@ -1,6 +1,7 @@
 """A task worker as a process of its own, for :mod:`benchmarks.tasks`: real bus, real worker, and work that only waits.
 
-Every end of a task and every takeover is a line in its log. It ends with SIGTERM, which hands back what it holds.
+Every end of a task and every takeover is a line in its log, which is there from when it works. It ends with SIGTERM,
+which hands back what it holds.
 """
 
 from __future__ import annotations
@@ -67,6 +68,7 @@ async def serve(settings: dict[str, Any]) -> None:
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ended.set)
     for worker in workers:
         worker.start()
+    log.touch()
     await ended.wait()
     await asyncio.gather(*(worker.stop(GRACE_S) for worker in workers))
     await bus.close()
