@@ -80,11 +80,13 @@ def prepare(home: Home, name: str, haproxy_total_s: float | None = None) -> tupl
     return cluster, record
 
 
-def start(cluster: Cluster, record: dict[str, Any], home: Home) -> subprocess.Popen[bytes]:
+def start(
+    cluster: Cluster, record: dict[str, Any], home: Home, environment: Mapping[str, str] = os.environ
+) -> subprocess.Popen[bytes]:
     """Starts the head process, and remembers it."""
     from serve_app.edge import ray_cluster
 
-    process = ray_cluster.start(cluster, log_file(home, record), os.environ)
+    process = ray_cluster.start(cluster, log_file(home, record), environment)
     record |= {"pids": [process.pid], "started_unix_s": ray_cluster.started_unix_s(process.pid)}
     home.remember(record)
     return process
@@ -136,11 +138,11 @@ def deploy(
             nodes = rest.nodes()
             if any(node["Alive"] for node in nodes):
                 break
-            fault = "it knows of no node"
+            fault = "its dashboard knows of no node that is alive"
         except ServeRestError as error:
             fault = str(error)
         if progress.elapsed_s() > cluster_until_s:
-            raise Failed(f"{name}: Ray's dashboard does not answer: {fault}")
+            raise Failed(f"{name}: Ray is not ready: {fault}")
         yield
     suited(nodes)
     try:

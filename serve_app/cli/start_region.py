@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from serve_app.cli import certificates, clusters, documents, links, memory, region_redis, regions
 from serve_app.cli.say import BAD_USAGE, Failed, Progress
@@ -15,6 +16,9 @@ from serve_app.cli.state import Home, own_tenant
 if TYPE_CHECKING:
     from cluster_configs.load import Config
     from cluster_configs.schema import Region
+
+#: Ray's variable for the labels of a node that it starts, as JSON.
+LABELS_VARIABLE: Final = "RAY_OVERRIDE_LABELS"
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +31,8 @@ class Wanted:
     model: str | None = None
     open_access: bool = False
     wait_s: float = 300.0
+    #: What the region's node is told of itself.
+    node_labels: str | None = field(default_factory=lambda: os.environ.get(LABELS_VARIABLE))
 
 
 def memory_needed(config: Config, region: Region, model: str | None) -> memory.Budget:
@@ -75,23 +81,34 @@ def check_exposure(region: Region) -> None:
         )
 
 
-def check_nodes(config: Config, region: Region, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Refuses a region that is to run what none of its nodes (``ray.nodes()``) can carry.
+def check_nodes(config: Config, region: Region, rows: Sequence[Mapping[str, Any]], progress: Progress) -> None:
+    """Refuses a region that is to start what none of its nodes (``ray.nodes()``) can carry.
 
     Serve would wait for such a node without end; of GPU memory it knows nothing, and the engine would die of it.
+    What may be carried, for all that is known of the GPUs, and what starts nothing yet is told and not refused.
 
     Raises:
         Failed: with exit status 2, naming agent, requirement and nearest node.
     """
     from serve_app.core.nodes import unmet
     from serve_app.edge.fleet_documents import engine_needs
-    from serve_app.edge.ray_nodes import nodes_of
+    from serve_app.edge.ray_nodes import VRAM_LABEL, at_most, nodes_of
 
     nodes = nodes_of(rows, region.cloud, region.name)
-    here = [replace(n, regions=(region.name,)) for n in engine_needs(config) if region.name in n.regions]
-    faults = [fault for needs in here for fault in unmet(needs, nodes)]
-    if faults:
-        raise Failed("\n".join(faults), BAD_USAGE)
+    refused: list[str] = []
+    for needs in (replace(n, regions=(region.name,)) for n in engine_needs(config) if region.name in n.regions):
+        sure = unmet(needs, map(at_most, nodes))
+        if not sure and unmet(needs, nodes):
+            label = f'{LABELS_VARIABLE}=\'{{"{VRAM_LABEL}": "80Gi"}}\''
+            for fault in unmet(needs, [n for n in nodes if not unmet(needs, [at_most(n)])]):
+                progress.tell(f"{region.name}: {fault}, for all that is known; to tell its label: {label} grix up")
+        elif config.agents[needs.agent].spec.min_replicas == 0:
+            for fault in sure:
+                progress.tell(f"{region.name}: {fault}; it has minReplicas: 0, so none starts now")
+        else:
+            refused += sure
+    if refused:
+        raise Failed("\n".join(refused), BAD_USAGE)
 
 
 @contextmanager
@@ -141,6 +158,7 @@ def _start(
         "open_access": wanted.open_access,
         "config": None if wanted.config is None else [str(Path(p).resolve()) for p in wanted.config],
         "model": wanted.model,
+        "node_labels": wanted.node_labels,
     }
     # Written before there is a process: a command that dies right after its child started leaves what finds it.
     home.remember(record)
@@ -159,7 +177,7 @@ def _start(
     region_redis.use_task_secret(home.region(name), serve_config)
     if lines is not None:
         links.lead(lines, name, record["listen"])
-    process = clusters.start(cluster, record, home)
+    process = clusters.start(cluster, record, home, _with_labels(os.environ, wanted.node_labels))
     yield from clusters.deploy(
         record,
         serve_config,
@@ -168,10 +186,15 @@ def _start(
         wanted.wait_s,
         progress,
         lambda: _health(record),
-        lambda rows: check_nodes(config, region, rows),
+        lambda rows: check_nodes(config, region, rows, progress),
     )
     record["shared_memory"] = ray_cluster.shared_files(regions.running(record))
     home.remember(record)
+
+
+def _with_labels(environment: Mapping[str, str], labels: str | None) -> dict[str, str]:
+    others = {name: value for name, value in environment.items() if name != LABELS_VARIABLE}
+    return others if labels is None else {**others, LABELS_VARIABLE: labels}
 
 
 def _health(record: dict[str, Any]) -> tuple[bool, str]:
@@ -184,5 +207,10 @@ def as_before(record: dict[str, Any], wait_s: float = 300.0) -> Wanted:
     config = record.get("config")
     paths = None if config is None else [Path(p) for p in config]
     return Wanted(
-        paths, record["name"], model=record.get("model"), open_access=bool(record.get("open_access")), wait_s=wait_s
+        paths,
+        record["name"],
+        model=record.get("model"),
+        open_access=bool(record.get("open_access")),
+        wait_s=wait_s,
+        node_labels=record.get("node_labels"),
     )

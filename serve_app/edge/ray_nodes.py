@@ -7,6 +7,7 @@ Ray does not know everything that a policy may ask for. What it leaves out is a 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from cluster_configs.quantities import parse_size_bytes
@@ -18,14 +19,27 @@ _ACCELERATOR: Final = "accelerator_type:"
 _GIB: Final = 1 << 30
 #: Memory of Ray's accelerator types; where one name has several sizes, the smallest.
 _VRAM_GIB: Final[Mapping[str, int]] = {
-    "V100": 16, "P100": 16, "T4": 16, "P4": 8, "K80": 12, "A10G": 24, "L4": 24, "L40S": 48, "A100": 40,
+    "V100": 16, "P100": 12, "T4": 16, "P4": 8, "K80": 12, "A10G": 24, "L4": 24, "L40S": 48, "A100": 40,
     "A100-40G": 40, "A100-80G": 80, "H100": 80, "H200": 141, "H20": 96, "B200": 180, "RTX-PRO-6000": 96,
 }  # fmt: skip
+#: The largest of those that have several.
+_LARGEST_GIB: Final[Mapping[str, int]] = {"V100": 32, "P100": 16, "A100": 80, "H100": 94, "H20": 141, "B200": 192}
+#: More than any GPU has.
+_ANY_BYTES: Final = 1 << 60
 
 
 def nodes_of(rows: Iterable[Mapping[str, Any]], cloud: str, region: str) -> tuple[Node, ...]:
     """The nodes of one cluster, dead ones as not Ready, by name."""
     return tuple(sorted((_node(row, cloud, region) for row in rows), key=lambda node: node.name))
+
+
+def at_most(node: Node) -> Node:
+    """The node with as much memory of each GPU as it may have, for all that its label and Ray's model say."""
+    if node.gpu_count == 0 or _labelled_bytes(node.labels.get(VRAM_LABEL)) is not None:
+        return node
+    model = node.gpu_model or ""
+    most_gib = _LARGEST_GIB.get(model, _VRAM_GIB.get(model))
+    return replace(node, vram_per_gpu_bytes=_ANY_BYTES if most_gib is None else most_gib * _GIB)
 
 
 def _node(row: Mapping[str, Any], cloud: str, region: str) -> Node:
@@ -52,8 +66,13 @@ def _node(row: Mapping[str, Any], cloud: str, region: str) -> Node:
 def _vram_bytes(label: str | None, model: str | None) -> int:
     """From the label, else from the model's name; 0 where neither says it, so that no policy is placed on a guess."""
     if label is not None:
-        try:
-            return parse_size_bytes(label)
-        except ValueError:
-            return 0
+        return _labelled_bytes(label) or 0
     return _VRAM_GIB.get(model or "", 0) * _GIB
+
+
+def _labelled_bytes(label: str | None) -> int | None:
+    """``None`` for a label that is not there or is no size."""
+    try:
+        return None if label is None else parse_size_bytes(label)
+    except ValueError:
+        return None

@@ -18,13 +18,12 @@ import os
 import stat
 import tempfile
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
 
 from serve_app.edge.private_file import write_private
-from serve_app.edge.smollm2 import cache_folder
 
 log = logging.getLogger("ray.serve")
 
@@ -42,14 +41,13 @@ OVERDUE_UNKNOWN_S: Final = 300.0
 #: So many may be taken in the place of one, each when the one before is overdue: where all hang, more do not help.
 MOST_IN_PLACE: Final = 3
 _LONGEST: Final = "longest-s"
+#: Local, as locks and the clock of the turns are, and the same for all clusters: ``TMPDIR`` is a cluster's own.
+MACHINE_TEMP: Final = Path("/tmp")
 
 
 def turns_folder() -> Path:
-    """The folder of turns that all engines of this user and machine share, whatever their clusters.
-
-    It is beside the machine's copies of models: a cluster of ``grix up`` has a temporary folder of its own.
-    """
-    return cache_folder() / f"starts-{os.getuid()}"
+    """The folder of turns that all engines of this user and machine share, whatever their clusters."""
+    return MACHINE_TEMP / f"grix-starts-{os.getuid()}"
 
 
 def starts_folder() -> Path:
@@ -63,9 +61,9 @@ def starts_at_once() -> int:
 
 
 class StartTurns:
-    """``at_once`` turns in the folder ``turns``; ``known`` is that of earlier starts. Both are made private.
+    """``at_once`` turns in the folder ``turns``, and how long starts took there; ``known`` has what they came to.
 
-    Where there can be no ``turns``, starts are not limited; where there can be no ``known``, nothing is usual.
+    Both are made private. Without ``turns`` starts are not limited; without ``known`` nothing is usual.
     """
 
     def __init__(
@@ -91,7 +89,8 @@ class StartTurns:
         taken_s = self._now_s()
         try:
             yield
-            self._keep(_LONGEST, max(self._now_s() - taken_s, self._kept(_LONGEST) or 0.0))
+            took_s = self._now_s() - taken_s
+            _keep(self._turns, _LONGEST, max(took_s, _kept(self._turns, _LONGEST) or 0.0))
         finally:
             if lock >= 0:
                 # Closing is not enough: a forked engine has the same lock.
@@ -99,27 +98,34 @@ class StartTurns:
                 os.close(lock)
 
     def _free(self, who: str) -> int | None:
-        """The lock of a turn that nobody has, ``None`` without one; -1 where there can be no locks."""
+        """The lock of a turn that nobody has, ``None`` without one; -1 where there can be no locks.
+
+        A replica looks from its event loop: a few calls of the kernel, as the folder is no network's.
+        """
         try:
             _make_private(self._turns)
-            overdue_s = self._overdue_s
-            for turn in range(self._at_once):
-                for in_place in range(1 + MOST_IN_PLACE):
-                    lock, held_s = self._tried(turn + in_place * self._at_once)
-                    if lock is not None and in_place > 0:
-                        log.warning("%s does not wait for a start that takes longer than %.0f s", who, overdue_s)
-                    if lock is not None:
-                        return lock
-                    if held_s <= overdue_s:
-                        break
-            return None
+            with _alone_in(self._turns) as alone:
+                return self._first_free(who) if alone else None
         except OSError as error:
             log.warning("%s does not wait for other engines' starts on this machine: %s", who, error)
             return -1
 
-    def _tried(self, turn: int) -> tuple[int | None, float]:
+    def _first_free(self, who: str) -> int | None:
+        overdue_s = self._overdue_s
+        for turn in range(self._at_once):
+            for in_place in range(1 + MOST_IN_PLACE):
+                lock, held_s = self._tried(f"turn-{turn}-{in_place}")
+                if lock is not None and in_place > 0:
+                    log.warning("%s does not wait for a start that takes longer than %.0f s", who, overdue_s)
+                if lock is not None:
+                    return lock
+                if held_s <= overdue_s:
+                    break
+        return None
+
+    def _tried(self, name: str) -> tuple[int | None, float]:
         """The lock of this turn if it is free, else for how long it has been held, by the one clock of a machine."""
-        lock = os.open(self._turns / f"turn-{turn}", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+        lock = os.open(self._turns / name, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
         free = False
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -136,37 +142,60 @@ class StartTurns:
 
     def usual_ms(self, speed: str) -> float | None:
         """The best round of earlier starts of engines that are as fast, on this machine; ``None`` before the first."""
-        return self._kept(f"usual-{speed}")
+        return _kept(self._known, f"usual-{speed}")
 
     def keep_usual_ms(self, speed: str, best_ms: float) -> None:
         """Remembers a start that came to ``best_ms``, if no earlier one was better."""
-        self._keep(f"usual-{speed}", min(best_ms, self.usual_ms(speed) or math.inf))
+        _keep(self._known, f"usual-{speed}", min(best_ms, self.usual_ms(speed) or math.inf))
 
     @property
     def _overdue_s(self) -> float:
         """How long a turn may be held before others need not wait for it."""
-        longest_s = self._kept(_LONGEST)
+        longest_s = _kept(self._turns, _LONGEST)
         least_s, most_s = OVERDUE_S
         return OVERDUE_UNKNOWN_S if longest_s is None else min(most_s, max(least_s, OVERDUE_RATIO * longest_s))
 
-    def _kept(self, name: str) -> float | None:
-        with contextlib.suppress(OSError):
-            return _number((self._known / name).read_bytes())
-        return None
 
-    def _keep(self, name: str, number: float) -> None:
-        if number != self._kept(name):
-            with contextlib.suppress(OSError):
-                _make_private(self._known)
-                write_private(self._known / name, f"{number:.3f}")
+def _kept(folder: Path, name: str) -> float | None:
+    with contextlib.suppress(OSError):
+        _make_private(folder)
+        return _number((folder / name).read_bytes())
+    return None
+
+
+def _keep(folder: Path, name: str, number: float) -> None:
+    if number != _kept(folder, name):
+        with contextlib.suppress(OSError):
+            _make_private(folder)
+            write_private(folder / name, f"{number:.3f}")
+
+
+@contextlib.contextmanager
+def _alone_in(folder: Path) -> Iterator[bool]:
+    """Whether nobody else takes a turn just now.
+
+    Who has just locked a turn has not yet written when: the time in the file would be that of an earlier holder.
+    """
+    lock, alone = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW), True
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            alone = False
+        yield alone
+    finally:
+        fcntl.flock(lock, fcntl.LOCK_UN)
+        os.close(lock)
 
 
 def _make_private(folder: Path) -> None:
-    """Makes the folder; raises ``OSError`` for one that somebody else has made under its name."""
+    """Makes the folder; raises ``OSError`` for one under its name that is somebody else's or open to others."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
         raise PermissionError(f"{folder} is no folder of this user")
+    if found.st_mode & 0o077:
+        raise PermissionError(f"{folder} is open to other users; it has to have mode 0700")
 
 
 def _number(written: bytes) -> float | None:

@@ -87,6 +87,21 @@ class Rest:
         return [AppStatus("grix", "RUNNING", "")]
 
 
+def test_a_cluster_without_a_node_is_not_ready(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rest = Rest()
+    monkeypatch.setattr(clusters, "rest_of", lambda record: rest)
+    monkeypatch.setattr(rest, "nodes", list)
+    record = {"name": "cloud-a", "gcs": "127.0.0.1:1"}
+    times = iter(range(0, 600, 30))
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        progress = Progress(lambda _: None, lambda: next(times))
+        starting = clusters.deploy(record, {}, process, Home(tmp_path), 60.0, progress, lambda: (True, "ok"))
+        with pytest.raises(Failed) as failed:
+            clusters.together([starting])
+        process.communicate(b"\n")
+    assert str(failed.value) == "cloud-a: Ray is not ready: its dashboard knows of no node that is alive"
+
+
 @pytest.mark.parametrize("suits", [True, False])
 def test_nothing_is_deployed_before_a_node_was_asked(
     suits: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

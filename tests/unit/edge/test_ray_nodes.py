@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from serve_app.core.reports import Node
-from serve_app.edge.ray_nodes import nodes_of
+from serve_app.edge.ray_nodes import at_most, nodes_of
 
 
 def row(**changes: Any) -> dict[str, Any]:
@@ -43,6 +44,23 @@ def test_a_label_says_it_better(vram: str, bytes_: int) -> None:
 
 def test_a_model_that_nobody_knows_has_no_memory_to_place_on() -> None:
     assert only(row(Resources={"GPU": 1.0, "accelerator_type:NEW": 1.0})).vram_per_gpu_bytes == 0
+
+
+@pytest.mark.parametrize(
+    ("resources", "labels", "gib"),
+    [
+        ({"GPU": 1.0, "accelerator_type:A100": 1.0}, {}, 80),
+        ({"GPU": 1.0, "accelerator_type:A100": 1.0}, {"grix.io/vram-per-gpu": "40Gi"}, 40),
+        ({"GPU": 1.0, "accelerator_type:L4": 1.0}, {}, 24),
+        ({"GPU": 1.0, "accelerator_type:L4": 1.0}, {"grix.io/vram-per-gpu": "much"}, 24),
+        ({"GPU": 1.0, "accelerator_type:NEW": 1.0}, {}, 1 << 30),
+        ({"GPU": 1.0}, {}, 1 << 30),
+        ({"CPU": 1.0}, {}, 0),
+    ],
+)
+def test_what_each_of_its_gpus_may_have_at_most(resources: dict[str, float], labels: dict[str, str], gib: int) -> None:
+    node = only(row(Resources=resources, Labels=labels))
+    assert at_most(node) == replace(node, vram_per_gpu_bytes=gib << 30)
 
 
 def test_dead_nodes_are_not_ready_and_all_are_in_order() -> None:

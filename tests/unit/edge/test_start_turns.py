@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import logging
 import os
 import signal
@@ -219,8 +220,8 @@ async def test_where_all_hang_there_is_an_end_to_more(tmp_path: Path, clock: Clo
 
 async def test_a_turn_whose_holder_was_killed_tells_nothing_of_the_next(tmp_path: Path, clock: Clock) -> None:
     (tmp_path / "turns").mkdir(mode=0o700)
-    for turn in range(2):
-        (tmp_path / "turns" / f"turn-{turn}").write_text("1.000")
+    for in_place in range(2):
+        (tmp_path / "turns" / f"turn-0-{in_place}").write_text("1.000")
     async with await hung(tmp_path, clock, 1):
         began_s = clock.time_s
         async with turns(tmp_path, clock).held("one"):
@@ -238,7 +239,7 @@ async def test_what_starts_came_to_is_kept_by_speed_and_the_best_counts(tmp_path
 
 @pytest.mark.parametrize("text", ["", "nan", "-3", "0", "inf", "much", "\udcff"])
 def test_what_cannot_have_been_measured_is_not_known(tmp_path: Path, clock: Clock, text: str) -> None:
-    (tmp_path / "known").mkdir()
+    (tmp_path / "known").mkdir(mode=0o700)
     (tmp_path / "known" / "usual-a").write_bytes(text.encode("utf-8", "surrogateescape"))
     assert turns(tmp_path, clock).usual_ms("a") is None
 
@@ -259,7 +260,8 @@ def test_how_many_at_once(monkeypatch: pytest.MonkeyPatch, cores: int, at_once: 
 async def test_clusters_of_a_machine_share_turns_and_nothing_else(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, clock: Clock
 ) -> None:
-    monkeypatch.setenv("GRIX_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(start_turns, "MACHINE_TEMP", tmp_path)
+    assert turns_folder() == tmp_path / f"grix-starts-{os.getuid()}"
     clusters = []
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
@@ -274,3 +276,57 @@ async def test_clusters_of_a_machine_share_turns_and_nothing_else(
     async with two.held("two"):
         assert clock.time_s == BEGAN_S + 2 * LOOK_S
     assert (one.usual_ms("a"), two.usual_ms("a")) == (12.0, None)
+    # What is overdue too is the machine's: a cluster that has started nothing knows how long the others took.
+    async with one.held("slow"):
+        clock.time_s += 200.0
+    began_s = clock.time_s
+    async with one.held("hung"), two.held("two"):
+        assert clock.time_s - began_s == 600.0 + LOOK_S
+
+
+async def test_clusters_that_may_start_different_numbers_have_the_same_turns(tmp_path: Path, clock: Clock) -> None:
+    async with await hung(tmp_path, clock, 1), turns(tmp_path, clock, 3).held("two"):
+        clock.time_s += 400.0
+        # The one turn of the first is overdue; the second turn of the other is not in its place.
+        began_s = clock.time_s
+        async with turns(tmp_path, clock).held("three"):
+            assert clock.time_s == began_s
+    assert sorted(file.name for file in (tmp_path / "turns").glob("turn-*")) == ["turn-0-0", "turn-0-1", "turn-1-0"]
+
+
+async def test_a_turn_that_is_being_taken_is_not_judged_by_the_time_of_an_earlier_holder(
+    tmp_path: Path, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+    (tmp_path / "turns").mkdir(mode=0o700)
+    turn = tmp_path / "turns" / "turn-0-0"
+    turn.write_text("1.000")
+    taking, holding = os.open(tmp_path / "turns", os.O_RDONLY), os.open(turn, os.O_RDWR)
+    for lock in (taking, holding):
+        fcntl.flock(lock, fcntl.LOCK_EX)
+    written, gone = AsyncExitStack(), AsyncExitStack()
+    written.callback(os.close, taking)
+    written.callback(turn.write_text, f"{BEGAN_S:.3f}")
+    gone.callback(os.close, holding)
+    clock.at |= {BEGAN_S + 5.0: written, BEGAN_S + 200.0: gone}
+    async with turns(tmp_path, clock).held("one"):
+        assert clock.time_s == BEGAN_S + 200.0 and caplog.messages == []
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o750])
+async def test_a_folder_that_is_open_to_others_is_not_used(
+    tmp_path: Path, clock: Clock, caplog: pytest.LogCaptureFixture, mode: int
+) -> None:
+    for name in ("turns", "known"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name).chmod(mode)
+    (tmp_path / "known" / "usual-a").write_text("1.0")
+    some = turns(tmp_path, clock)
+    async with some.held("one"):
+        some.keep_usual_ms("a", 0.5)
+    assert list((tmp_path / "turns").iterdir()) == [] and some.usual_ms("a") is None
+    assert (tmp_path / "known" / "usual-a").read_text() == "1.0"
+    assert caplog.messages == [
+        "one does not wait for other engines' starts on this machine: "
+        f"{tmp_path / 'turns'} is open to other users; it has to have mode 0700"
+    ]
