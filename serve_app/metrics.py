@@ -211,7 +211,7 @@ SCALING: Final[tuple[Metric, ...]] = (
     Metric(
         "grix_scale_above_ms",
         "gauge",
-        "Queue wait above which a replica is added, as the replicas told the scaling policy.",
+        "Queue wait above which a replica is added, as the replicas told the scaling policy; 0 where none is in force.",
         ("region", "agent"),
     ),
 )
