@@ -176,8 +176,8 @@ async def test_a_tenant_over_its_limits_has_no_question() -> None:
     assert [call.request_id for _, call in stage.agents.calls] == ["r1-language", "r1"] * 2
 
 
-async def test_who_has_all_its_tokens_or_slots_taken_has_one_question_until_it_may_come_again() -> None:
-    stage = stage_of(says("ja"), says("ja"), made=of_tenant(limits=TenantLimits(tokens_per_minute=150)))
+async def test_who_has_no_tokens_left_has_one_question_until_it_may_come_again() -> None:
+    stage = stage_of(says("ja"), made=of_tenant(limits=TenantLimits(tokens_per_minute=150)))
     stage.limits._buckets["acme"] = (None, Bucket(0.0, stage.clock.time_s))
     body = json.dumps(ASKED).encode()
     assert [(await stage.run(body)).status for _ in range(3)] == [429] * 3
