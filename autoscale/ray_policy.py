@@ -228,8 +228,7 @@ class _Exports:
         if before is not None and before[0] != replicas:
             self._meter.add("grix_scale_changes_total", {**labels, "reason": reason}, 1.0)
         self._meter.set("grix_scale_wanted_replicas", labels, float(replicas))
-        if above_ms is not None:
-            self._meter.set("grix_scale_above_ms", labels, above_ms)
+        self._meter.set("grix_scale_above_ms", labels, above_ms or 0.0)
         since_s = self._quiet_since_s
         self._meter.set("grix_scale_quiet_s", labels, 0.0 if since_s is None else now_s - since_s)
         for one in REASONS:

@@ -107,7 +107,7 @@ def _federation(federation: Federation, known: Known) -> Iterator[Problem]:
 
 def _routes(table: RouteTable, known: Known) -> Iterator[Problem]:
     if table.spec.languages.confirm is not None:
-        yield from _unknown(("spec", "languages", "confirm"), "agent", table.spec.languages.confirm, known.agents)
+        yield from _confirming(table.spec.languages.confirm, known)
     for i, rule in enumerate(table.spec.rules):
         target: Path = ("spec", "rules", i, "target")
         yield from _unknown((*target, "agent"), "agent", rule.target.agent, known.agents)
@@ -117,6 +117,32 @@ def _routes(table: RouteTable, known: Known) -> Iterator[Problem]:
             yield from _unknown(("spec", "rules", i, "match", "tenant"), "tenant", rule.match.tenant, known.tenants)
         if rule.target.preferred_cloud is not None and known.federation is not None:
             yield from _preferred(rule.target.agent, rule.target.preferred_cloud, target, known)
+
+
+def _confirming(agent: str, known: Known) -> Iterator[Problem]:
+    path: Path = ("spec", "languages", "confirm")
+    yield from _unknown(path, "agent", agent, known.agents)
+    policy = known.policies.get(agent)
+    owner = known.policies.get(policy.spec.engine_of) if policy and policy.spec.engine_of else policy
+    if policy is None or owner is None or known.federation is None:
+        return
+    own, of_engine = (
+        {
+            r.name
+            for r in known.federation.spec.regions
+            if p.spec.selects(cloud=r.cloud, region=r.name, location=r.location, role=r.role)
+        }
+        for p in (policy, owner)
+    )
+    # A selector that chooses nothing is a fault of its own document.
+    if own and of_engine and own.isdisjoint(of_engine):
+        yield Problem(
+            path,
+            f"no region carries the agent {agent}, so it is never asked: its clusterSelector chooses "
+            f"{listed(sorted(own))}, that of its engine {owner.metadata.name} {listed(sorted(of_engine))}; "
+            f"allowed: an agent that a region carries",
+            (path,),
+        )
 
 
 def _preferred(agent: str, cloud: str, target: Path, known: Known) -> Iterator[Problem]:

@@ -61,6 +61,8 @@ class Admission:
     clock: Clock
     jitter: Callable[[], float]
     _held: dict[int, tuple[Limits, Grant, float]] = field(default_factory=dict)
+    #: By tenant, until when the next request would be refused, as its last one was told.
+    _over_until_s: dict[str, float] = field(default_factory=dict)
 
     async def admit(
         self, table: Table, tenant: Tenant, parsed: ParsedRequest, decision: Decision, record: RequestRecord
@@ -72,6 +74,8 @@ class Admission:
         """
         limits, ask = self.limits(), ask_of(table, tenant, parsed, decision, record)
         answer = await limits.admit(ask)
+        wait_s = answer.retry_after_s if isinstance(answer, admission.Refused) else admission.next_s(answer.left)
+        self._over_until_s[tenant.name] = self.clock.now_s() + wait_s
         if isinstance(answer, admission.Refused):
             said = _SAID[answer.reason].format(
                 tenant=tenant.name,
@@ -87,6 +91,10 @@ class Admission:
         record.limits_by, record.tokens_reserved = answer.decided_by, ask.tokens
         self._held[id(record)] = (limits, answer, self.clock.now_s())
         return ask
+
+    def is_over(self, tenant: Tenant) -> bool:
+        """Whether the tenant is over its limits as far as is known here; asks nobody and takes nothing."""
+        return self.clock.now_s() < self._over_until_s.get(tenant.name, 0.0)
 
     def headers(self, record: RequestRecord, *, ended: bool = False) -> dict[str, str]:
         """What an admitted request has left of its tenant's allowances, its own reservation taken.

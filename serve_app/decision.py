@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from cluster_configs.quantities import parse_duration_s
 from serve_app.core import budget, pick, rules
-from serve_app.core.admission import BATCH_INTENT, BATCH_PRIORITY, Ask, is_batch
+from serve_app.core.admission import Ask, is_batch, priority_of
 from serve_app.core.language import LanguageGuess
 from serve_app.core.pick_order import Candidate
 from serve_app.core.prompting import merge_system
@@ -51,7 +51,6 @@ def shorten(limits: Timeouts, headers: Mapping[str, str]) -> Timeouts:
 def agent_call(parsed: ParsedRequest, tenant: Tenant, decision: Decision, request_id: str) -> AgentCall:
     """The call of a decided request: the engine sees the template's words, the budget and the tenant's priority."""
     body = dict(parsed.body)
-    most = BATCH_PRIORITY if parsed.intent == BATCH_INTENT else tenant.priority
     if parsed.kind == "chat":
         template = decision.route.template
         body["messages"] = merge_system(parsed.messages, template.system if template else None)
@@ -62,7 +61,7 @@ def agent_call(parsed: ParsedRequest, tenant: Tenant, decision: Decision, reques
         body=body,
         stream=parsed.stream,
         max_tokens=decision.budget.max_tokens,
-        priority=min(tenant.priority, most),
+        priority=priority_of(tenant, parsed.intent),
     )
 
 

@@ -108,6 +108,12 @@ TABLE: Final[tuple[Metric, ...]] = (
         "What the region's store of sessions did not do: open, pick or write; gone, full, late or refused.",
         ("region", "op", "reason"),
     ),
+    Metric(
+        "grix_language_questions_total",
+        "counter",
+        "Questions to an agent about a language: confirmed, kept (the answer was none of the codes), late or failed.",
+        ("region", "outcome"),
+    ),
     Metric("grix_prompt_tokens_total", "counter", "Prompt tokens.", ("region", "agent", "tenant")),
     Metric("grix_completion_tokens_total", "counter", "Answer tokens.", ("region", "agent", "tenant")),
     Metric(
@@ -211,7 +217,7 @@ SCALING: Final[tuple[Metric, ...]] = (
     Metric(
         "grix_scale_above_ms",
         "gauge",
-        "Queue wait above which a replica is added, as the replicas told the scaling policy.",
+        "Queue wait above which a replica is added, as the replicas told the scaling policy; 0 where none is in force.",
         ("region", "agent"),
     ),
 )

@@ -19,6 +19,8 @@ from serve_app.core.trial import Tried, is_tried_on
 from serve_app.outcomes import Outcome, Reason
 
 Kind = Literal["chat", "completion"]
+#: What came of a question about a language: it was answered with a code, or with none; or it was late, or failed.
+Question = Literal["confirmed", "kept", "late", "failed"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,6 +253,7 @@ class RequestRecord:
     script: str | None = None
     confidence: float | None = None
     language_source: str | None = None
+    language_question: Question | None = None
     rule: str | None = None
     rule_reason: str | None = None
     agent: str | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from serve_app.admission import Admission
@@ -16,7 +16,7 @@ from serve_app.core.retry import ELSEWHERE
 from serve_app.core.table import Tenant
 from serve_app.core.tenants import Caller, KeyIndex
 from serve_app.decision import Decision, agent_call, answer_headers, describe, nobody, note_serving, origin_of, shorten
-from serve_app.language import confirmed, language_of
+from serve_app.language import Questions, language_of
 from serve_app.openai_request import bad, parse_apart
 from serve_app.outcomes import GrixError
 from serve_app.ports import Clock, Detector, Journal, Kind, RequestRecord, Sessions, World
@@ -38,6 +38,7 @@ class RequestPath:
     sessions: Callable[[], Sessions]
     clock: Clock
     journal: Journal
+    questions: Questions = field(default_factory=Questions)
 
     async def run(
         self, kind: Kind, caller: Caller | GrixError, raw: bytes, headers: Mapping[str, str], request_id: str
@@ -126,12 +127,11 @@ class RequestPath:
         return {**asdict(record), "rules": [{"rule": rule, "result": why} for rule, why in matched]}
 
     async def decide(self, world: World, tenant: Tenant, session: RequestSession, *, is_real: bool = False) -> Decision:
-        """Language, rule, template, targets and budget of a request, written into its record; runs nothing, but for one
-        that ``is_real`` perhaps a question about its language.
-        """
+        """Language, rule, template, targets and budget of a request, written into its record. Where it ``is_real``, and
+        its tenant is not over its limits, an agent may be asked about its language; else nothing is run."""
         guess = await language_of(self.detector, session, world.table.languages.codes)
-        if is_real:
-            guess = await confirmed(guess, session, world, tenant, self.attempts)
+        if is_real and not self.admission.is_over(tenant):
+            guess = await self.questions.confirmed(guess, session, world, tenant, self.attempts)
         return self._decide(world, tenant, session, guess, self.attempts.jitter() if is_real else None)
 
     def _decide(

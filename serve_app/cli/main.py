@@ -81,7 +81,7 @@ def _down(args: argparse.Namespace) -> int:
     from serve_app.cli.up import down
 
     home = Home.here()
-    names = [record["name"] for record in home.records()]
+    names = [record["name"] for record in home.records()] + ["relay"] * bool(home.read()["links"])
     changed = down(home, Progress())
     if args.json:
         out_json({"ended": names})

@@ -144,6 +144,11 @@ def wait_s(level: float, cost: float, per_minute: float) -> float:
     return 0.0 if missing <= 0 else missing * MINUTE_S / per_minute
 
 
+def next_s(left: Left) -> float:
+    """Seconds until the allowance of requests has one more; 0: now, or without such a limit."""
+    return 0.0 if left.requests is None else wait_s(left.requests.level, 1, left.requests.per_minute)
+
+
 def decide(ask: Ask, state: State, now_s: float, *, slot_free_s: float, share: int = 1) -> Admitted | Refused:
     """Takes everything an ask needs, or nothing.
 
@@ -207,6 +212,11 @@ def trace_root(traceparent: str | None) -> str | None:
 def is_batch(tenant: Tenant, intent: str | None, admission: AdmissionRules) -> bool:
     """Whether nobody waits for the answer: said by the request, or by the tenant's low priority."""
     return intent == BATCH_INTENT or tenant.priority < admission.batch_priority_below
+
+
+def priority_of(tenant: Tenant, intent: str | None) -> int:
+    """How important a call is to an engine."""
+    return min(tenant.priority, BATCH_PRIORITY) if intent == BATCH_INTENT else tenant.priority
 
 
 def slots_of(

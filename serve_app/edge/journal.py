@@ -113,6 +113,9 @@ class RequestJournal:
             self._meter.add("grix_errors_total", {"region": region, "reason": record.error}, 1)
         self._measure_tenant(record, region)
         self._measure_way(record, where)
+        if record.language_question is not None:
+            asked = {"region": region, "outcome": record.language_question}
+            self._meter.add("grix_language_questions_total", asked, 1)
         if record.session_store is not None:
             self._meter.add("grix_session_requests_total", {"region": region, "store": record.session_store}, 1)
         if record.session_moved_from is not None:

@@ -12,12 +12,14 @@ from typing import Any, Final, cast
 from redis.asyncio import Redis
 from redis.exceptions import RedisError, ResponseError
 
+from serve_app.edge.redis_client import WAIT_LIMIT_S
+
 log = logging.getLogger("ray.serve")
 
 #: A request waits this long for Redis; without an answer it is away until a ping comes through.
 CALL_LIMIT_S: Final = 0.05
 #: The same for calls that no request waits for: a process that stood still for a moment has not lost its Redis.
-BACKGROUND_LIMIT_S: Final = 0.25
+BACKGROUND_LIMIT_S: Final = WAIT_LIMIT_S
 #: How often a Redis that is away is tried.
 TRY_AGAIN_S: Final = 0.25
 LAST_PART_S: Final = 0.01

@@ -9,8 +9,9 @@ from redis.asyncio import BlockingConnectionPool, Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
-#: Those of a request's path: few, and not waited for.
+#: Those of a request's path are few.
 CONNECTIONS: Final = 4
+#: The longest wait for a connection or an answer; a request waits for less (``redis_calls.CALL_LIMIT_S``).
 WAIT_LIMIT_S: Final = 0.25
 
 

@@ -17,15 +17,12 @@ from redis.exceptions import RedisError
 from serve_app.core.admission import Allowance, Ask, Left, Refused, Spent
 from serve_app.edge.limit_scripts import ADMIT, BEAT, SETTLE
 from serve_app.edge.limits import LocalLimits
+from serve_app.edge.redis_calls import BACKGROUND_LIMIT_S, CALL_LIMIT_S
 from serve_app.outcomes import Reason
 from serve_app.ports import Grant
 
 log = logging.getLogger("ray.serve")
 
-#: A request waits this long for Redis; without an answer Redis is treated as down until a beat comes through.
-CALL_LIMIT_S: Final = 0.05
-#: The same for calls that no request waits for: a process that stood still for a moment has not lost its Redis.
-BACKGROUND_LIMIT_S: Final = 0.25
 BEAT_S: Final = 1.0
 #: How often a Redis that is down is tried.
 TRY_AGAIN_S: Final = 0.25

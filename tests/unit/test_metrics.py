@@ -14,6 +14,7 @@ from serve_app.core.sessions import Store
 from serve_app.edge.redis_sessions import Op, Why
 from serve_app.metrics import BY_NAME, MS_BUCKETS, SCALING, TABLE, TASKS, TOKEN_BUCKETS, Metric
 from serve_app.outcomes import Outcome, Reason
+from serve_app.ports import Question
 
 README = Path(__file__).resolve().parents[2] / "README.md"
 
@@ -42,6 +43,7 @@ def test_names_are_unique_and_found() -> None:
         "grix_truncated_total",
         "grix_session_requests_total",
         "grix_session_moves_total",
+        "grix_language_questions_total",
         "grix_session_store_errors_total",
         "grix_config_put_back_total",
         "grix_preemptions_total",
@@ -84,6 +86,7 @@ def test_milliseconds_reach_the_longest_default_limit() -> None:
         ("`reason` of `grix_errors_total`", get_args(Reason)),
         ("`reason` of `grix_failed_starts_total`", get_args(StartStage)),
         ("`op`, `reason` of `grix_session_store_errors_total`", (*get_args(Op), *get_args(Why))),
+        ("`outcome` of `grix_language_questions_total`", get_args(Question)),
         ("`store`", get_args(Store)),
         ("`reason` of `grix_scale_*`", REASONS),
         ("`phase` of `grix_control_regions`", get_args(RegionPhase)),

@@ -15,7 +15,7 @@ from ray.serve._private.autoscaling_state import _resolve_policy_callable
 from ray.serve.autoscaling_policy import _apply_autoscaling_config
 from ray.serve.config import AutoscalingConfig
 
-from autoscale.ray_policy import QueueLatencyPolicy
+from autoscale.ray_policy import TELL_S, QueueLatencyPolicy
 from serve_app.metrics import SCALING
 from tests.unit.autoscale.stage import QUIET, SETTINGS, UNIX_S, FakeMeter, Stage
 
@@ -35,6 +35,17 @@ def test_settings_of_replicas_count_as_soon_as_they_come() -> None:
     stage.passes(1.0)
     stage.says("r0", waiting)
     assert stage.decided() == (2, "queue_wait")
+
+
+def test_a_wait_that_is_no_trigger_any_more_is_told_as_0() -> None:
+    stage = Stage()
+    stage.says("r0", QUIET)
+    stage.decided()
+    assert stage.meter.values["grix_scale_above_ms", ""] == 250.0
+    stage.passes(TELL_S)
+    stage.says("r0", QUIET, {"slots_per_replica": 16.0, "kv_above_ratio": 0.85})
+    stage.decided()
+    assert stage.meter.values["grix_scale_above_ms", ""] == 0.0
 
 
 def test_of_two_settings_the_newest_report_counts() -> None:

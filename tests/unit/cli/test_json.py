@@ -158,3 +158,9 @@ def test_down_names_what_it_ended(tmp_path: Path, monkeypatch: Patch, capfd: pyt
     _ended(monkeypatch)
     assert main(["down", "--json"]) == 0
     assert json.loads(capfd.readouterr().out) == {"ended": ["cloud-a"]}
+    # Of an earlier `down` that ended the clusters alone.
+    monkeypatch.setattr(links, "end", lambda home: home.forget_links())
+    home = Home.here()
+    home.write({**home.read(), "links": {"temp_dir": "t", "pids": [], "ports": {}}})
+    assert main(["down", "--json"]) == 0
+    assert json.loads(capfd.readouterr().out) == {"ended": ["relay"]}

@@ -119,6 +119,13 @@ CASES: list[tuple[list[dict[str, Any]], list[str]]] = [
     ([_agent(), _confirmed_by("qwen-chta")],
      ["2: spec.languages.confirm: there is no agent 'qwen-chta' (did you mean 'qwen-chat'?); known: qwen-chat"]),
     ([_agent(), _confirmed_by("qwen-chat")], []),
+    ([_agent(), _agent("big", clusterSelector={"cloud": ["cloud-b"]}),
+      _alias("doc", "big", clusterSelector={"cloud": ["cloud-a"]}), _confirmed_by("doc")],
+     ["4: spec.languages.confirm: no region carries the agent doc, so it is never asked: its clusterSelector chooses "
+      "cloud-a, that of its engine big r2; allowed: an agent that a region carries"]),
+    ([_agent(), _agent("doc", clusterSelector={"cloud": ["cloud-a"], "role": ["secondary"]}), _confirmed_by("doc")],
+     ["2: spec.clusterSelector: no region has all of these labels, so nothing can carry the agent; allowed: labels of "
+      "one region"]),
     ([_agent(clusterSelector={"cloud": ["cloud-b"]}), _routes(preferredCloud="cloud-a")],
      ["2: spec.rules[0].target.preferredCloud: 'cloud-a' never carries the agent qwen-chat, whose clusterSelector "
       "leaves it out; allowed: cloud-b"]),

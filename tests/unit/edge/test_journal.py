@@ -98,6 +98,12 @@ def test_a_session_is_counted_by_its_store_and_when_it_moves() -> None:
     assert ("grix_session_moves_total", WHERE, 1) in meter.added
 
 
+def test_a_question_about_a_language_is_counted_by_what_came_of_it() -> None:
+    made, meter, _ = journal()
+    made.finished(a_record(language_question="late"))
+    assert ("grix_language_questions_total", {"region": "cloud-a", "outcome": "late"}, 1) in meter.added
+
+
 #: Counted when it happens, not when a request ends.
 ELSEWHERE = {
     "grix_session_store_errors_total",
@@ -113,7 +119,8 @@ def test_every_number_has_the_labels_of_the_table() -> None:
     made, meter, _ = journal()
     session: dict[str, Any] = {"session_store": "kept", "session_moved_from": "cloud-b"}
     session |= {"hops": 1, "spilled": True, "serving_region": "cloud-b", "tripped": ["cloud-b"], "canary_break": True}
-    made.finished(a_record(attempts=[{}, {}], finish_reason="length", error="requests_limit", **session))
+    asked = {"language_question": "late"}
+    made.finished(a_record(attempts=[{}, {}], finish_reason="length", error="requests_limit", **session, **asked))
     given = meter.added + meter.observed
     assert {name for name, _, _ in given} == set(BY_NAME) - ELSEWHERE
     assert all(tuple(sorted(labels)) == tuple(sorted(BY_NAME[name].labels)) for name, labels, _ in given)
