@@ -78,6 +78,9 @@ def _actor(spec: schema.AgentSpec, model_path: str) -> dict[str, Any]:
     environment = {
         RESOURCES_VARIABLE: json.dumps(engine_resources(spec), sort_keys=True),
         "VLLM_NO_USAGE_STATS": "1",
+        # vLLM's own set-up of logging closes all handlers there are, and nothing that a replica says afterwards reaches
+        # Serve's file. Its warnings go to standard error.
+        "VLLM_CONFIGURE_LOGGING": "0",
         # Only a policy that names a hub may reach one.
         "HF_HUB_OFFLINE": "0" if hub_revision(model_path) else "1",
     }

@@ -151,6 +151,7 @@ def test_what_changes_speed_only_travels_in_the_environment() -> None:
     }
     assert environment == {
         "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_CONFIGURE_LOGGING": "0",
         "HF_HUB_OFFLINE": "1",
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
         "OMP_NUM_THREADS": "1",
