@@ -173,7 +173,9 @@ def test_a_region_comes_back_with_its_labels_in_another_shell(
         raise Failed("far enough")
 
     monkeypatch.setattr(clusters, "start", start)
-    monkeypatch.setattr(cli_documents, "render", lambda *given: {"applications": [{"name": "a", "args": {}, "deployments": []}]})
+    monkeypatch.setattr(
+        cli_documents, "render", lambda *given: {"applications": [{"name": "a", "args": {}, "deployments": []}]}
+    )
     monkeypatch.setattr(region_redis, "begin", lambda *given, **more: None)
     monkeypatch.setattr(region_redis, "use", lambda *given: None)
 
