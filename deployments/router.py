@@ -157,6 +157,8 @@ class Router:
 
     def _ended(self, record: RequestRecord) -> None:
         write_span(self._spans, record, time.time())
+        if record.tried is None:
+            return
         world = self._now()
         self._trial.ended(record, world.table)
         if record.canary_break:

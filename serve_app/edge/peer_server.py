@@ -1,4 +1,4 @@
-"""The gRPC side of a gateway that answers: calls and beats of peer regions, by the identity of their certificates."""
+"""The gRPC side of a gateway that answers: calls, questions about tasks and beats of peer regions, by the identity of their certificates."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import grpc
 
@@ -24,6 +24,9 @@ from serve_app.edge.wire_tasks import part_message, task_call_of
 from serve_app.ports import Clock
 
 log = logging.getLogger("ray.serve")
+
+M = TypeVar("M")
+T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -48,10 +51,7 @@ class PeerServer(PeerServicer):  # type: ignore[misc]
     async def Call(self, request: pb.CallRequest, context: Any) -> AsyncIterator[pb.Packet]:
         """Runs one call; its end at the other side cancels this task and with it the work."""
         peer = await self._peer(context)
-        try:
-            call = call_of(request)
-        except WireError as error:
-            await self._abort(context, grpc.StatusCode.INVALID_ARGUMENT, peer, str(error))
+        call = await self._read(context, peer, call_of, request)
         async with aclosing(self.calls.run(peer, call)) as packets:
             async for packet in packets:
                 yield packet_message(packet)
@@ -59,10 +59,7 @@ class PeerServer(PeerServicer):  # type: ignore[misc]
     async def Task(self, request: pb.TaskRequest, context: Any) -> AsyncIterator[pb.TaskPart]:
         """Answers about a task of this region."""
         peer = await self._peer(context)
-        try:
-            call = task_call_of(request)
-        except WireError as error:
-            await self._abort(context, grpc.StatusCode.INVALID_ARGUMENT, peer, str(error))
+        call = await self._read(context, peer, task_call_of, request)
         async with aclosing(self.tasks.run(peer, call)) as parts:
             async for part in parts:
                 yield part_message(part)
@@ -103,6 +100,13 @@ class PeerServer(PeerServicer):  # type: ignore[misc]
         except Refused as refused:
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, refused.why)
         return who.name
+
+    async def _read(self, context: Any, peer: str, read: Callable[[M], T], message: M) -> T:
+        """What a message says; a peer whose message makes no sense is turned away."""
+        try:
+            return read(message)
+        except WireError as error:
+            await self._abort(context, grpc.StatusCode.INVALID_ARGUMENT, peer, str(error))
 
     async def _abort(self, context: Any, code: grpc.StatusCode, peer: str, why: str) -> NoReturn:
         self.door.refused(context, peer, why)

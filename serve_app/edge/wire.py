@@ -23,6 +23,8 @@ from serve_app.edge.wire_trial import MOST_COUNTS, report_message, report_of
 #: Of one region's report; twenty targets take 4 kB.
 MOST_STATE_BYTES: Final = 256 * 1024
 MOST_TARGETS: Final = 1000
+#: Characters of a name.
+MOST_NAME: Final = 512
 
 _HEALTH: Final = frozenset(get_args(Health))
 
@@ -86,6 +88,27 @@ def at_most(field: str, values: Any, most: int) -> None:
     """
     if len(values) > most:
         raise WireError(field, f"has {len(values)} entries; at most {most} are allowed")
+
+
+def short(message: Any, *fields: str) -> None:
+    """Refuses names that are longer than :data:`MOST_NAME` characters.
+
+    Raises:
+        WireError: naming the field.
+    """
+    for field in fields:
+        if len(getattr(message, field)) > MOST_NAME:
+            raise WireError(field, f"is longer than {MOST_NAME} characters")
+
+
+def at_most_bytes(field: str, value: bytes, most: int) -> None:
+    """Refuses a part that is larger.
+
+    Raises:
+        WireError: naming the part.
+    """
+    if len(value) > most:
+        raise WireError(field, f"has {len(value)} bytes; at most {most} are allowed")
 
 
 def seconds(field: str, value: float) -> float:

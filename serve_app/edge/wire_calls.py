@@ -11,7 +11,7 @@ from typing import Any, Final, get_args
 
 from serve_app.core.reports import PROTOCOL
 from serve_app.edge.protos import grix_pb2 as pb
-from serve_app.edge.wire import WireError, at_most, check_protocol, number, seconds
+from serve_app.edge.wire import WireError, at_most, at_most_bytes, check_protocol, number, seconds, short
 from serve_app.openai_request import MAX_BODY_BYTES
 from serve_app.outcomes import STATUS, Outcome
 from serve_app.ports import Accepted, AgentCall, Body, Failure, Frame, Head, Kind, Origin, Packet, Tail, Usage
@@ -23,7 +23,6 @@ MOST_CARRY_BYTES: Final = 256 * 1024
 #: Of one gRPC message between gateways.
 MOST_PEER_BYTES: Final = MOST_CALL_BODY_BYTES + MOST_CARRY_BYTES + 64 * 1024
 MOST_ZONES: Final = 1000
-_MOST_NAME: Final = 512
 _NAMES: Final = ("request_id", "agent", "release", "tenant", "data_class", "traceparent", "session")
 
 _KINDS: Final = frozenset(get_args(Kind))
@@ -66,12 +65,9 @@ def call_message(call: AgentCall) -> pb.CallRequest:
 
 
 def _check(message: pb.CallRequest) -> None:
-    for name in _NAMES:
-        if len(getattr(message, name)) > _MOST_NAME:
-            raise WireError(name, f"is longer than {_MOST_NAME} characters")
-    for name, most in (("body", MOST_CALL_BODY_BYTES), ("session_carry", MOST_CARRY_BYTES)):
-        if len(getattr(message, name)) > most:
-            raise WireError(name, f"has {len(getattr(message, name))} bytes; at most {most} are allowed")
+    short(message, *_NAMES)
+    at_most_bytes("body", message.body, MOST_CALL_BODY_BYTES)
+    at_most_bytes("session_carry", message.session_carry, MOST_CARRY_BYTES)
     at_most("residency", message.residency, MOST_ZONES)
 
 

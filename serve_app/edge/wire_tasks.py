@@ -7,14 +7,13 @@ from typing import Any, Final, get_args
 
 from serve_app.core.reports import PROTOCOL
 from serve_app.edge.protos import grix_pb2 as pb
-from serve_app.edge.wire import WireError, at_most, check_protocol
+from serve_app.edge.wire import MOST_NAME, WireError, at_most, at_most_bytes, check_protocol, short
 from serve_app.edge.wire_calls import MOST_ZONES
 from serve_app.openai_request import MAX_BODY_BYTES
 from serve_app.task_desk import Verb
 from serve_app.task_forward import TaskCall, TaskPart
 
 _VERBS: Final = frozenset((*get_args(Verb), "submit"))
-_MOST_NAME: Final = 512
 _MOST_HEADERS: Final = 16
 #: Of one part of a body.
 PART_BYTES: Final = 1 << 20
@@ -41,11 +40,8 @@ def task_message(call: TaskCall) -> pb.TaskRequest:
 
 
 def _check(message: pb.TaskRequest) -> None:
-    for name in ("tenant", "task_id"):
-        if len(getattr(message, name)) > _MOST_NAME:
-            raise WireError(name, f"is longer than {_MOST_NAME} characters")
-    if len(message.body) > MAX_BODY_BYTES:
-        raise WireError("body", f"has {len(message.body)} bytes; at most {MAX_BODY_BYTES} are allowed")
+    short(message, "tenant", "task_id")
+    at_most_bytes("body", message.body, MAX_BODY_BYTES)
     at_most("residency", message.residency, MOST_ZONES)
     for name in ("headers", "query"):
         _check_map(name, getattr(message, name))
@@ -53,8 +49,8 @@ def _check(message: pb.TaskRequest) -> None:
 
 def _check_map(name: str, values: Mapping[str, str]) -> None:
     at_most(name, values, _MOST_HEADERS)
-    if any(len(key) > _MOST_NAME or len(value) > _MOST_NAME for key, value in values.items()):
-        raise WireError(name, f"has a name or a value that is longer than {_MOST_NAME} characters")
+    if any(len(key) > MOST_NAME or len(value) > MOST_NAME for key, value in values.items()):
+        raise WireError(name, f"has a name or a value that is longer than {MOST_NAME} characters")
 
 
 def task_call_of(message: pb.TaskRequest) -> TaskCall:
