@@ -1,4 +1,4 @@
-"""The gRPC side of a gateway that answers: calls, questions about tasks and beats of peer regions, by the identity of their certificates."""
+"""The gRPC side of a gateway that answers: calls, tasks and beats of peers, by the identity of their certificates."""
 
 from __future__ import annotations
 
